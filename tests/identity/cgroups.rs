@@ -1,4 +1,4 @@
-//! The control groups of pods, as a kubelet with the driver `cgroupfs` makes them.
+//! The control groups of pods, as made by a kubelet with the driver `cgroupfs`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,11 +9,10 @@ use crate::support::cgroup::is_version_2;
 
 const ROOT: &str = "/sys/fs/cgroup";
 
-/// Hierarchies of version 1 in which pods are. The kubelet uses more; `cpuset` would have to be set up first.
+/// Hierarchies of version 1 that contain pods. The kubelet uses more; `cpuset` would have to be set up first.
 const HIERARCHIES: [&str; 3] = ["memory", "pids", "systemd"];
 
-/// The groups of all pods of a node, in a group of the test's own, as a node in a container has them. They end with this
-/// value.
+/// The groups of all pods of a node, in a group of the test's own, as on a node in a container. They end with this value.
 #[derive(Debug)]
 pub struct Kubepods {
     dirs: Vec<PathBuf>,
@@ -57,7 +56,7 @@ pub struct PodGroup {
 }
 
 impl PodGroup {
-    /// The files that a process writes its ID to in order to join.
+    /// The files to which a process writes its ID in order to join.
     pub fn doors(&self) -> impl Iterator<Item = PathBuf> {
         self.dirs.iter().map(|dir| dir.join("cgroup.procs"))
     }

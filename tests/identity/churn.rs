@@ -1,5 +1,5 @@
-//! No pod is ever taken for another: pods come and go, addresses pass from one to the next, some before the network of the one
-//! is gone, and the API server knows little of it, late or never. The proxy has the CPU time of its manifests.
+//! No pod is ever taken for another: pods come and go, addresses pass from one pod to the next, some before the first pod's
+//! network is gone, and the API server learns little of it, late or never. The proxy has the CPU time of its manifests.
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -21,7 +21,6 @@ use crate::support::needs::{Test, tests};
 use crate::tally::Tally;
 use crate::world::World;
 
-/// The tests of this module.
 pub const TESTS: &[Test] = tests![no_pod_is_taken_for_another];
 
 /// Threads that begin and end pods.
@@ -30,23 +29,23 @@ const WORKERS: usize = 2;
 /// Processes of a pod that begin and end all the time.
 const FORKS: usize = 100;
 
-/// How long the API server is away.
+/// Time for which the API server is unreachable.
 const AWAY: Duration = Duration::from_secs(3);
 
-/// How much of it there is.
+/// The size of the load.
 #[derive(Debug, Clone, Copy)]
 pub struct Plan {
-    /// Pods at any time.
+    /// Number of pods at any time.
     pub pods: u8,
-    /// Requests of all clients.
+    /// Number of requests of all clients.
     pub requests: u64,
-    /// The average pause between two requests of a pod.
+    /// Average pause between two requests of a pod.
     pub gap: Duration,
-    /// Whether pods ask for tokens, too.
+    /// Whether pods request tokens, too.
     pub has_tokens: bool,
-    /// How long a pod lives on average.
+    /// Average life of a pod.
     pub life: Duration,
-    /// How long the API server is left alone between two disturbances, and how long a watch stalls.
+    /// Time between two disturbances of the API server, and time for which a watch stalls.
     pub disturbed: Option<(Duration, Duration)>,
 }
 
@@ -78,7 +77,7 @@ fn no_pod_is_taken_for_another() {
     run(&mut world, plan).judge();
 }
 
-/// Lets pods come and go until their clients have asked enough of the proxy that listens on the node.
+/// Lets pods come and go until their clients have sent enough requests to the proxy on the node.
 pub fn run(world: &mut World, plan: Plan) -> Arc<Tally> {
     let mut api = world.server.admin();
     (0..ACCOUNTS).map(account).for_each(|(namespace, account)| api.create_account(&namespace, &account));
@@ -106,7 +105,7 @@ pub fn run(world: &mut World, plan: Plan) -> Arc<Tally> {
             println!("{rounds} stalls of the watch, after each of which the API server was killed and restarted");
         }
     });
-    // A client that lives longer than this would keep its pod's network.
+    // A client that outlives this function would keep its pod's network.
     let clients = std::mem::take(&mut *kubelet.clients.lock().unwrap_or_else(PoisonError::into_inner));
     for client in clients {
         client.join().expect("no panic");
@@ -115,7 +114,8 @@ pub fn run(world: &mut World, plan: Plan) -> Arc<Tally> {
     tally
 }
 
-/// Disturbs what the proxy hears of pods, until the clients have asked enough. Returns how often.
+/// Disturbs the proxy's connection to the API server until the clients have sent enough requests. Returns the number of
+/// times.
 fn disturb(world: &mut World, tally: &Tally, calm: Duration, stall: Duration) -> usize {
     let wait = |time: Duration| {
         let began = Instant::now();

@@ -1,5 +1,5 @@
-//! Clients in pods with identities: Google's libraries get tokens of their own pod's account, and detectors the machine that they
-//! are on. Prints a table of them.
+//! Clients in pods with identities: Google's libraries get tokens of their own pod's account, and detectors find the
+//! machine that they run on. Prints a table of them.
 
 #[allow(dead_code, reason = "a part of the programs is used")]
 #[path = "../clients/client/install.rs"]
@@ -24,19 +24,18 @@ use crate::tokens::{email, linked_accounts, proxy};
 use crate::world::World;
 use program::Program::{self, Go, Java, Node, Python, Replay};
 
-/// The tests of this module.
 pub const TESTS: &[Test] = tests![real_clients_get_tokens_of_their_own_account];
 
-/// What they need besides what all tests here do.
+/// Requirements in addition to those of all tests here.
 pub const NEEDS: [&str; 5] = ["python3", "go", "node", "java", "maven"];
 
-/// A program that hangs fails its test. In seconds.
+/// Time after which a program that hangs fails its test, in seconds.
 const PATIENCE: &str = "90";
 
 /// Accounts. Each client runs in a pod of each.
 const ACCOUNTS: u8 = 3;
 
-/// Programs of `tests/clients`, and what each does there, in order.
+/// Programs of `tests/clients`, and the steps of each, in order.
 const CLIENTS: [(Program, &[&str]); 18] = [
     (
         Python { lock: "google-auth", module: "with_google_auth" },
@@ -64,10 +63,10 @@ const CLIENTS: [(Program, &[&str]); 18] = [
     (Replay { program: "facter" }, &["crawl"]),
 ];
 
-/// The number of the mock's machine.
+/// The ID of the mock's machine.
 const MACHINE: &str = "4520031799277581759";
 
-/// Steps that come to a token.
+/// Steps that yield a token.
 const TOKENS: [&str; 4] = ["token", "scoped", "refresh", "identity"];
 
 fn real_clients_get_tokens_of_their_own_account() {
@@ -93,7 +92,7 @@ fn real_clients_get_tokens_of_their_own_account() {
         let running: Vec<_> = pods
             .into_iter()
             .map(|pod| {
-                // Its thread enters the pod's network, and programs that it starts are there, too.
+                // The thread enters the pod's network; programs that it starts are there, too.
                 std::thread::spawn(move || (Arc::clone(&pod), pod.inside(move |pod| run(program, steps, pod))))
             })
             .collect();
@@ -107,7 +106,7 @@ fn real_clients_get_tokens_of_their_own_account() {
     println!("{seen} tokens of {} programs in {ACCOUNTS} pods each, all their own", CLIENTS.len());
 }
 
-/// Runs a program in a pod's network, and returns what it tells.
+/// Runs a program in a pod's network, and returns its output.
 fn run(program: Program, steps: &[&str], pod: &Pod) -> Value {
     let command = program.command();
     let command = command.as_std();
@@ -116,7 +115,7 @@ fn run(program: Program, steps: &[&str], pod: &Pod) -> Value {
     for (name, value) in command.get_envs() {
         client.env(name, value.expect("none is removed"));
     }
-    // Not at home, where other credentials may be, and without a proxy for the proxy.
+    // With another home, since this one may have other credentials, and without a proxy for the proxy.
     client.env("HOME", "/nonexistent").env_remove("GOOGLE_APPLICATION_CREDENTIALS").env_remove("GOOGLE_CLOUD_PROJECT");
     for variable in ["http_proxy", "HTTP_PROXY", "https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"] {
         client.env_remove(variable);
@@ -165,7 +164,7 @@ fn check(pod: &Pod, steps: &[&str], told: &Value, google: &Cloud) -> usize {
     steps.iter().filter(|step| TOKENS.contains(step)).count()
 }
 
-/// Whose token it is.
+/// The subject of a token.
 fn subject(told: &Value, google: &Cloud) -> Option<Subject> {
     let token = told.as_str()?;
     Subject::read(token).or_else(|| google.subject_of(token))

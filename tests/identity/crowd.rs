@@ -1,4 +1,4 @@
-//! A pod with thousands of processes costs itself time, and no other pod, under the limits of the manifests.
+//! A pod with thousands of processes slows down itself, and no other pod, under the limits of the manifests.
 
 use std::fs::{self, OpenOptions};
 use std::path::PathBuf;
@@ -20,33 +20,33 @@ use crate::support::needs::{Test, tests};
 use crate::tokens::linked_accounts;
 use crate::world::World;
 
-/// The tests of this module.
 pub const TESTS: &[Test] = tests![
     others_do_not_notice_a_pod_of_10_000_processes,
     others_do_not_notice_a_pod_whose_4_000_processes_live_briefly
 ];
 
-/// What the manifest lets the proxy use with identity on.
+/// The manifest's limits of the proxy with identity on.
 const LIMITS: Bounds = Bounds { memory: Some(32 << 20), cpu: Some(10) };
 
-/// Pods that are known before, and pods that begin meanwhile.
+/// Pods that are known before, and pods that begin during the load.
 const KNOWN: u8 = 10;
 const NEW: u8 = 25;
 
-/// From this age on a pod's processes are not read as those of one that begins.
+/// Age from which on a pod's processes are not read as those of a new pod.
 const SETTLED: Duration = Duration::from_secs(11);
 
-/// FIFOs until whose opening processes wait, each the same number.
+/// Number of FIFOs on whose opening processes wait, each the same number.
 const FIFOS: usize = 10;
 
-/// Where processes of a pod wait. They end with this value.
+/// Waiting processes of a pod. They end with this value.
 pub struct Crowd {
     dir: PathBuf,
     pod: Arc<Pod>,
 }
 
 impl Crowd {
-    /// This number of processes. If they live briefly, a tenth of them ends and begins at a time, ten times a second at most.
+    /// Starts this number of processes. If they live briefly, a tenth of them ends and begins at a time, at most ten
+    /// times a second.
     pub fn start(world: &World, pod: &Arc<Pod>, number: usize, is_brief: bool) -> Self {
         let dir = world.server.dir().join("crowd");
         fs::create_dir_all(&dir).expect("target/tmp can be written");
@@ -89,7 +89,7 @@ fn others_do_not_notice_a_pod_whose_4_000_processes_live_briefly() {
 }
 
 fn others_do_not_notice(number: usize, is_brief: bool) {
-    // A debug build takes several times as long for each.
+    // A debug build needs several times as long for each process.
     let number = if is_full_size() { number } else { number / 10 };
     let world = World::new();
     let mut api = world.server.admin();
@@ -113,7 +113,7 @@ fn others_do_not_notice(number: usize, is_brief: bool) {
     let is_over = Arc::new(AtomicBool::new(false));
     let asking: Vec<_> = known.iter().map(|pod| keep_asking(pod, &is_over)).collect();
     let crowd = Crowd::start(&world, &hostile, number, is_brief);
-    // Of those that live briefly, some are about to begin.
+    // If they live briefly, some are about to begin.
     while hostile.sandbox().others() < number * 3 / 4 {
         pause(Duration::from_millis(20));
     }
@@ -136,10 +136,10 @@ fn others_do_not_notice(number: usize, is_brief: bool) {
     assert_eq!((refused, usage.killed), ([0, 0], 0));
 }
 
-/// What a pod was told, and after which time.
+/// An answer to a pod, and the time that it took.
 type Answer = (Duration, Told);
 
-/// A pod asks for its token as soon as it runs.
+/// Requests a pod's token as soon as the pod runs.
 fn first_token(pod: &Arc<Pod>) -> Answer {
     pod.inside(|pod| {
         let began = Instant::now();
@@ -155,7 +155,7 @@ fn first_token(pod: &Arc<Pod>) -> Answer {
     })
 }
 
-/// A pod asks on new connections.
+/// Sends requests from a pod on new connections.
 fn keep_asking(pod: &Arc<Pod>, is_over: &Arc<AtomicBool>) -> thread::JoinHandle<Vec<Answer>> {
     let (pod, is_over) = (Arc::clone(pod), Arc::clone(is_over));
     thread::spawn(move || {
@@ -170,14 +170,14 @@ fn keep_asking(pod: &Arc<Pod>, is_over: &Arc<AtomicBool>) -> thread::JoinHandle<
     })
 }
 
-/// A token by a new connection. From a thread that is in the pod's network.
+/// Requests a token on a new connection. From a thread that is in the pod's network.
 fn ask(pod: &Pod) -> Answer {
     let began = Instant::now();
     let told = pod.ask_for_token(&mut pod.connect().expect("the proxy listens"));
     (began.elapsed(), told)
 }
 
-/// Prints how long answers took, and returns how many were none.
+/// Prints the times of the answers, and returns the number of requests without the right answer.
 fn say(what: &str, answers: Vec<Answer>) -> usize {
     let (mut times, refused): (Vec<_>, Vec<_>) =
         answers.into_iter().partition(|(_, told)| matches!(told, Told::Itself));

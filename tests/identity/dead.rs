@@ -1,4 +1,4 @@
-//! A dead pod's address gets nothing of it, although the API server's last word is that the pod lives there.
+//! A dead pod's address gets nothing of that pod, although the API server last reported that the pod lives there.
 
 use std::io::ErrorKind;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -14,20 +14,19 @@ use crate::pod::{Pod, Told};
 use crate::support::needs::{Test, tests};
 use crate::world::World;
 
-/// The tests of this module.
 pub const TESTS: &[Test] = tests![a_dead_pod_s_address_gets_nothing_of_it];
 
 /// Addresses that change hands at the same time.
 const ADDRESSES: u8 = 10;
 
-/// One in ten of those who take an address over is a pod that the proxy has not heard of.
+/// One in ten pods that take over an address is not known to the proxy.
 const STRANGERS: usize = 10;
 
-/// From this age on a pod is complete. A younger one that loses its addresses may be gVisor's, which keeps them, so while its
-/// processes live its address gets nothing.
+/// Age from which on a pod is complete. A younger one that loses its addresses may be gVisor's, which keeps them, so
+/// while its processes live its address gets nothing.
 const COMPLETE: Duration = Duration::from_secs(11);
 
-/// How a pod ends before its address is another's.
+/// The way in which a pod ends before its address passes to another.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum End {
     /// Its process ends first.
@@ -38,14 +37,14 @@ enum End {
     UnpluggedYoung,
 }
 
-/// How long the proxy may take to hear of all pods.
+/// Maximum time until the proxy knows all pods.
 const SETTLES: Duration = Duration::from_secs(30);
 
 fn a_dead_pod_s_address_gets_nothing_of_it() {
     let world = World::new();
     let mut api = world.server.admin();
     api.create_account("team-0", "app-0");
-    // Two for each address, and the API server says of the first that it has it.
+    // Two pods for each address; the API server reports it for the first.
     let couples: Vec<[PodObject; 2]> = (0..ADDRESSES)
         .map(|number| [0, 1].map(|which| api.create_pod("team-0", &format!("pod-{number}-{which}"), "app-0", NODE)))
         .collect();
@@ -54,7 +53,7 @@ fn a_dead_pod_s_address_gets_nothing_of_it() {
     }
     let _proxy = world.proxy(&[]);
     is_known(&world, &couples);
-    // From now on the proxy hears nothing, and does not know it.
+    // From now on the proxy gets no events, and does not know it.
     world.watch.hold();
 
     let trials = Trials { left: AtomicUsize::new(if is_full_size() { 10_000 } else { 300 }), ..Trials::default() };
@@ -76,11 +75,11 @@ fn a_dead_pod_s_address_gets_nothing_of_it() {
 #[derive(Default)]
 struct Trials {
     left: AtomicUsize,
-    /// Pods that got their answer.
+    /// Pods that got the right answer.
     served: AtomicUsize,
-    /// Those that did not.
+    /// Pods that did not.
     silent: Mutex<Vec<String>>,
-    /// Pods that nobody knows.
+    /// Pods that are not known to anybody.
     strangers: AtomicUsize,
     /// Pods after one that ended as [`End::UnpluggedYoung`], with an answer or not.
     young: AtomicUsize,
@@ -104,7 +103,7 @@ fn is_known(world: &World, couples: &[[PodObject; 2]]) {
     }
 }
 
-/// Lets an address pass from one pod to the other, and now and then to a stranger, until there were enough trials.
+/// Passes an address from one pod to the other, and now and then to a stranger, until there were enough trials.
 fn hand_over(world: &World, number: u8, couple: &[PodObject; 2], trials: &Trials) {
     let address = world.address(number);
     let mut last: Option<(Arc<Pod>, Instant)> = None;
@@ -132,7 +131,7 @@ fn hand_over(world: &World, number: u8, couple: &[PodObject; 2], trials: &Trials
     }
 }
 
-/// Ends a pod that began at this moment.
+/// Ends a pod that began at this time.
 fn end(old: &Arc<Pod>, began: Instant, turn: usize) -> End {
     let end = match turn % 10 {
         5 if turn < if is_full_size() { 100 } else { 10 } => End::Unplugged,
@@ -143,7 +142,7 @@ fn end(old: &Arc<Pod>, began: Instant, turn: usize) -> End {
         End::Killed => old.kill(),
         End::Unplugged => {
             pause(COMPLETE.saturating_sub(began.elapsed()));
-            // So that a scan sees it complete, with its addresses.
+            // Lets a scan see it complete, with its addresses.
             old.inside(ask_again_if_reset);
         }
         End::UnpluggedYoung => {}
@@ -160,7 +159,8 @@ fn stranger() -> PodObject {
     PodObject { namespace, name, account, uid }
 }
 
-/// Asks on a new connection; on another one if that is reset, as in the clock tick in which the pod's first process began.
+/// Sends a request on a new connection, and on another one if that is reset, as in the clock tick in which the pod's
+/// first process began.
 fn ask_again_if_reset(pod: &Pod) -> Told {
     match ask_once(pod) {
         Told::Broken(ErrorKind::ConnectionReset) => {

@@ -1,4 +1,4 @@
-//! `identity doctor` names what is missing, by the real API server's words, and its command mends it.
+//! `identity doctor` names what is missing, with the real API server's message, and its command fixes it.
 
 use std::path::Path;
 use std::time::Duration;
@@ -16,24 +16,23 @@ use crate::support::needs::{Test, tests};
 use crate::tokens::{email, proxy, subject};
 use crate::world::World;
 
-/// The tests of this module.
 pub const TESTS: &[Test] = tests![
     the_doctor_names_a_missing_audience_and_its_command_mends_it,
     the_doctor_names_a_missing_impersonation_rule_and_its_command_mends_it,
     the_doctor_says_what_the_running_proxy_takes_a_pod_for,
 ];
 
-/// How long a change of rights may take to be noticed.
+/// Maximum time until a change of rights is noticed.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A node with a pod whose account is linked, and a Google that knows it.
+/// Setup: a node with a pod whose account is linked, and a Google that knows it.
 struct Ward {
     google: Cloud,
     api: Client,
     world: World,
 }
 
-/// What the doctor says.
+/// The output of the doctor.
 struct Diagnosis {
     code: Option<i32>,
     text: String,
@@ -51,7 +50,7 @@ impl Ward {
         Self { google, api, world }
     }
 
-    /// Runs it with this credential, as where a proxy should be.
+    /// Runs the doctor with this credential, in the place of a proxy.
     fn examine(&self, kubeconfig: &Path) -> Diagnosis {
         self.examine_whose(kubeconfig, "--account=team-0/app")
     }
@@ -68,7 +67,7 @@ impl Ward {
         Diagnosis { code: output.status.code(), text }
     }
 
-    /// Runs it until it ends with this code: the API server learns of changed rights some moments later.
+    /// Runs the doctor until it ends with this code: the API server learns of changed rights some moments later.
     fn examine_until(&self, kubeconfig: &Path, code: Option<i32>) -> Diagnosis {
         let began = Instant::now();
         loop {
@@ -81,7 +80,7 @@ impl Ward {
         }
     }
 
-    /// Does what a `kubectl apply` of the diagnosis does.
+    /// Applies the diagnosis, as `kubectl apply` would.
     fn mend(&mut self, diagnosis: &Diagnosis) {
         let command =
             diagnosis.text.lines().find_map(|line| line.trim().strip_prefix("fix: echo '")).expect("a command");
@@ -101,14 +100,14 @@ impl Ward {
     }
 }
 
-/// It says this.
+/// Checks that the diagnosis has these texts.
 fn says(diagnosis: &Diagnosis, said: &[&str]) {
     for said in said {
         assert!(diagnosis.text.contains(said), "{said:?} is missing from\n{}", diagnosis.text);
     }
 }
 
-/// All is well but for the proxy, which does not run here.
+/// Checks that all is well except that the proxy does not run here.
 fn is_healthy(diagnosis: &Diagnosis) {
     let last = diagnosis.text.lines().last().expect("a conclusion");
     let healthy =

@@ -1,4 +1,4 @@
-//! The environment is what it is meant to be, whatever the proxy makes of it.
+//! The environment has the properties that the other tests rely on, whatever the proxy makes of it.
 
 use std::fs;
 use std::net::{TcpListener, TcpStream};
@@ -15,7 +15,6 @@ use crate::sandbox::{Address, Node, Sandbox};
 use crate::support::needs::{Test, tests};
 use crate::world::World;
 
-/// The tests of this module.
 pub const TESTS: &[Test] = tests![
     the_kernel_shows_a_sandbox_as_it_does_on_a_node,
     a_node_sees_its_own_pods_until_they_are_deleted_for_good,
@@ -61,7 +60,7 @@ fn the_kernel_shows_a_sandbox_as_it_does_on_a_node() {
     assert!(!fs::exists(format!("/proc/{pause}")).expect("/proc is there"));
 }
 
-/// When a process began, in ticks since boot.
+/// Start of a process, in ticks since boot.
 fn began(id: u32) -> u64 {
     let stat = fs::read_to_string(format!("/proc/{id}/stat")).expect("it lives");
     let fields = stat.rsplit_once(") ").expect("a name in brackets").1;

@@ -12,7 +12,6 @@ use crate::support::cgroup::Cgroup;
 use crate::support::needs::{Test, tests};
 use crate::world::World;
 
-/// The tests of this module.
 pub const TESTS: &[Test] = tests![the_first_answer_needs_no_address_of_the_api_server];
 
 /// Pods that begin, one after another.
@@ -21,7 +20,7 @@ const PODS: u8 = 100;
 /// Of 100 first answers, 99 must come within this time after the pod's first packet.
 const MOST: Duration = Duration::from_millis(100);
 
-/// The same of a proxy with the CPU limit of its manifests, which may sleep for most of a period of 100 ms, twice.
+/// The same for a proxy with the CPU limit of its manifests, which may sleep for most of a period of 100 ms, twice.
 const MOST_LIMITED: Duration = Duration::from_millis(250);
 
 fn the_first_answer_needs_no_address_of_the_api_server() {
@@ -35,7 +34,7 @@ fn the_first_answer_needs_no_address_of_the_api_server() {
             .map(|number| {
                 let pod = world.pod(&mut api, &format!("{name}-{number}"), world.address(number));
                 let time = pod.inside(first_answer);
-                // Its object and its address go, so none of them helps or hinders the next.
+                // Its object and its address are removed, so that they do not affect the next pod.
                 pod.kill();
                 api.delete_pod(&pod.object, 0);
                 time
@@ -50,12 +49,12 @@ fn the_first_answer_needs_no_address_of_the_api_server() {
             at(90),
             at(100)
         );
-        // A debug build on a computer that is shared is not judged by its speed.
+        // A debug build on a shared computer is not judged by its speed.
         assert!(!is_full_size() || p99 <= most, "the 99th of 100 first answers took {p99:?}");
     }
 }
 
-/// How long it takes from the first packet to the answer.
+/// Time from the first packet to the answer.
 fn first_answer(pod: &Pod) -> Duration {
     let began = Instant::now();
     loop {
@@ -63,8 +62,8 @@ fn first_answer(pod: &Pod) -> Duration {
         let mut connection = pod.connect().expect("the proxy listens");
         match pod.ask(&mut connection) {
             Told::Itself => return began.elapsed(),
-            // A connection of the clock tick in which the pod's first process began may be of the pod before it. A real
-            // container begins later. On a busy computer this thread may learn of the reset much later.
+            // A connection of the clock tick in which the pod's first process began may belong to the pod before it. A
+            // real container begins later. On a busy computer this thread may learn of the reset much later.
             Told::Broken(ErrorKind::ConnectionReset) if connected < MOST => {}
             told => panic!("{told:?}"),
         }

@@ -25,7 +25,7 @@ pub struct Cloud {
 }
 
 impl Cloud {
-    /// Starts it, and lets nodes ask for tokens for the pool.
+    /// Starts it, and lets nodes request tokens for the pool.
     pub fn start(world: &World, api: &mut Client) -> Self {
         api.apply(KUBELET, POOL);
         let jwks = api.patiently("GET", "/openid/v1/jwks", None).body.to_string();
@@ -39,7 +39,7 @@ impl Cloud {
             runtime.block_on(async {
                 let google = Google::start(settings).await;
                 send.send(google.clone()).expect("it is waited for");
-                // Also when the other end is gone.
+                // It also ends when the sender is gone.
                 let _ = ended.await;
                 google.stop().await;
             });
@@ -50,7 +50,7 @@ impl Cloud {
         Self { handle, ca, running: Some((end, running)) }
     }
 
-    /// The flags by which the proxy uses it.
+    /// The proxy's flags for it.
     pub fn flags(&self) -> Vec<String> {
         let url = self.url();
         vec![

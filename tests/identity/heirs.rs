@@ -1,4 +1,4 @@
-//! Whose a connection is when its pod ends, pauses, or leaves its address to another one.
+//! The owner of a connection when its pod ends, pauses, or leaves its address to another pod.
 
 use std::sync::Arc;
 use std::thread;
@@ -17,17 +17,16 @@ use crate::support::cgroup::Cgroup;
 use crate::support::needs::{Test, tests};
 use crate::world::World;
 
-/// The tests of this module.
 pub const TESTS: &[Test] = tests![
     an_heir_is_never_taken_for_a_pod_whose_teardown_is_stuck,
     a_kept_connection_ends_with_its_pod,
     a_connection_that_pauses_stays_its_pods,
 ];
 
-/// How long after its sandbox an heir sends its first request, in milliseconds.
+/// Delays of an heir's first request after the start of its sandbox, in milliseconds.
 const DELAYS: [u64; 5] = [0, 50, 100, 200, 300];
 
-/// A connection without a request for so long is parked.
+/// Time after which a connection without a request is parked.
 const PARKED: Duration = Duration::from_millis(1500);
 
 fn an_heir_is_never_taken_for_a_pod_whose_teardown_is_stuck() {
@@ -65,8 +64,8 @@ fn an_heir_is_never_taken_for_a_pod_whose_teardown_is_stuck() {
     assert!(right > 0, "no heir was ever served");
 }
 
-/// Lets an address pass on whose pod keeps its network. What the heir is told: on its first connection, on the same one later,
-/// and on another one once the old pod has ended.
+/// Passes on an address whose pod keeps its network. Returns the heir's answers: on its first connection, on the same
+/// one later, and on another one once the old pod has ended.
 fn inherit(world: &World, api: &mut Client, name: &str, number: u8, delay: Duration) -> Vec<Told> {
     let address = world.address(number);
     let start = |api: &mut Client, account: &str| {
@@ -75,7 +74,7 @@ fn inherit(world: &World, api: &mut Client, name: &str, number: u8, delay: Durat
     };
     let old = start(api, "old");
     become_known(&old);
-    // It is known, and the last scan is recent. Its network is torn down, and that gets stuck.
+    // The pod is known, and the last scan is recent. The teardown of its network gets stuck.
     api.delete_pod(&old.object, 30);
     old.inside(|pod| pod.connect().map(|mut connection| pod.ask_for_token(&mut connection)));
     old.sandbox().stick();
@@ -95,7 +94,7 @@ fn inherit(world: &World, api: &mut Client, name: &str, number: u8, delay: Durat
     told
 }
 
-/// Returns when the proxy knows the pod. Its connection is kept.
+/// Waits until the proxy knows the pod. Returns a connection of it.
 fn become_known(pod: &Arc<Pod>) -> Kept {
     pod.inside(|pod| {
         let began = Instant::now();
@@ -117,12 +116,12 @@ fn a_kept_connection_ends_with_its_pod() {
     for turn in 0..5 {
         let pod = world.pod(&mut api, &format!("killed-{turn}"), world.address(turn));
         let mut kept = become_known(&pod);
-        // Its network is still there when its processes are not.
+        // Its network outlives its processes.
         pod.kill();
         let told = pod.ask(&mut kept);
         assert!(matches!(told, Told::Broken(_)), "{pod} has ended, and was told {told:?}");
     }
-    // Its object is deleted at once (`kubectl delete --force`), and its processes live on.
+    // Its object is deleted at once (`kubectl delete --force`), and its processes keep running.
     let mut times: Vec<Duration> = (0..10)
         .map(|turn| {
             let pod = world.pod(&mut api, &format!("forced-{turn}"), world.address(turn));
@@ -154,7 +153,7 @@ fn a_connection_that_pauses_stays_its_pods() {
     assert_eq!(identifications(&world), identified, "it was identified again");
 }
 
-/// How many clients the proxy has identified as pods by their processes.
+/// Number of clients that the proxy has identified as pods by their processes.
 fn identifications(world: &World) -> u64 {
     let metrics = world.node.namespace.curl(&format!("{PAGES}/metrics")).text;
     let series = "metadata_proxy_identifications_total{result=\"kernel\"} ";

@@ -1,4 +1,4 @@
-//! [`Kubelet`]: begins and ends pods as fast as it can, in every order in which that happens.
+//! [`Kubelet`]: begins and ends pods as fast as it can, in every possible order of steps.
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,13 +16,13 @@ use crate::tally::Tally;
 /// Accounts of the node's pods, two in each namespace.
 pub const ACCOUNTS: usize = 10;
 
-/// The longest that the API server is told of something late.
+/// Maximum delay of a report to the API server.
 const LATE: Duration = Duration::from_secs(10);
 
-/// The longest that a terminating pod goes on.
+/// Maximum time for which a terminating pod keeps running.
 const GRACE: Duration = Duration::from_secs(3);
 
-/// The longest that a pod's processes, or its object, are there after its network has gone.
+/// Maximum time for which a pod's processes, or its object, outlive its network.
 const RELIC: Duration = Duration::from_secs(5);
 
 /// One in this number of pods has a process that claims another's address.
@@ -31,24 +31,24 @@ const IMPOSTORS: usize = 8;
 /// One in this number of pods gives another's address to its own network.
 const SQUATTERS: usize = 40;
 
-/// What all threads of a kubelet share.
+/// State shared by all threads of a kubelet.
 pub struct Kubelet {
     pub node: Arc<Node>,
     pub reporter: Reporter,
     pub tally: Arc<Tally>,
-    /// How long a pod lives on average.
+    /// Average life of a pod.
     pub life: Duration,
-    /// The average pause between two requests of a pod.
+    /// Average pause between two requests of a pod.
     pub gap: Duration,
-    /// Whether pods ask for tokens, too.
+    /// Whether pods request tokens, too.
     pub has_tokens: bool,
-    /// Pods so far.
+    /// Number of pods so far.
     pub begun: AtomicUsize,
-    /// All that ever asked.
+    /// All clients that ever sent requests.
     pub clients: Mutex<Vec<JoinHandle<()>>>,
 }
 
-/// An address, and who has it.
+/// An address, and its pod.
 struct Slot {
     pod: Arc<Pod>,
     next: Instant,
@@ -62,8 +62,8 @@ pub fn account(number: usize) -> (String, String) {
 }
 
 impl Kubelet {
-    /// Has a pod at each of these addresses until the clients have asked enough. An address that is free is given to the next
-    /// pod at once.
+    /// Keeps a pod at each of these addresses until the clients have sent enough requests. A free address is given to
+    /// the next pod at once.
     pub fn work(&self, api: &mut Client, addresses: &[Address]) {
         let mut slots: Vec<Slot> =
             addresses.iter().map(|address| self.slot(self.begin(api, *address, addresses))).collect();
@@ -98,7 +98,7 @@ impl Kubelet {
         let (namespace, account) = account(fastrand::usize(..ACCOUNTS));
         let object = api.create_pod(&namespace, &format!("pod-{number}"), &account, NODE);
         let pod = Pod::start(&self.node, object, address);
-        // One in four is never told.
+        // One in four is never reported.
         if fastrand::u8(..4) > 0 {
             self.reporter.after(random(LATE), Event::Addresses, &pod);
         }
@@ -114,10 +114,10 @@ impl Kubelet {
         pod
     }
 
-    /// Takes a pod's address away, in one of the orders in which that happens.
+    /// Takes a pod's address away, in one of the possible orders of steps.
     fn free(&self, api: &mut Client, slot: &Slot) {
         let pod = &slot.pod;
-        // Its processes have ended before its sandbox does, or they have not.
+        // Its processes end before its sandbox, or not.
         if fastrand::bool() {
             pod.stop_asking();
         }
@@ -130,7 +130,7 @@ impl Kubelet {
                 pod.unplug();
                 self.reporter.after(random(RELIC), Event::Killed, pod);
             }
-            // The address is free, and its network still has it.
+            // The address is free, but its network still has it.
             _ => {
                 if !slot.is_terminating {
                     api.delete_pod(&pod.object, 30);

@@ -1,4 +1,4 @@
-//! Identity under the limit on CPU time that the manifests have: a process that is throttled sleeps most of the time.
+//! Identity under the manifests' limit on CPU time: a throttled process sleeps most of the time.
 
 use std::io::ErrorKind;
 use std::sync::{Arc, Barrier};
@@ -16,7 +16,6 @@ use crate::support::cgroup::{Bounds, Cgroup};
 use crate::support::needs::{Test, tests};
 use crate::world::World;
 
-/// The tests of this module.
 pub const TESTS: &[Test] = tests![
     a_herd_is_answered_under_the_limit_of_the_manifests,
     pods_that_open_a_connection_for_each_request_are_answered,
@@ -25,7 +24,7 @@ pub const TESTS: &[Test] = tests![
 /// Thousandths of a processor, as in `deploy/components/identity/daemonset.yaml`.
 pub const CPU: u32 = 100;
 
-/// Bytes of memory, as there.
+/// Bytes of memory, from the same file.
 const MEMORY: u64 = 32 << 20;
 
 /// Pods of a full node.
@@ -34,7 +33,7 @@ const PODS: u8 = 110;
 /// Connections that each pod opens at once.
 const CONNECTIONS: usize = 5;
 
-/// From when on an answer is late.
+/// Time from which on an answer is late.
 const LATE: Duration = Duration::from_millis(2500);
 
 /// A debug build needs more time for the same.
@@ -83,7 +82,7 @@ fn a_herd_is_answered_under_the_limit_of_the_manifests() {
     assert!(failed.is_empty(), "{} not answered, as {:#?}", failed.len(), &failed[..failed.len().min(5)]);
 }
 
-/// What all pods are told that open their connections at once, and after how long.
+/// Lets all pods open their connections at once. Returns their answers, and the time of each.
 fn herd_of(pods: &[Arc<Pod>], request: fn(&Pod, &mut Kept) -> Told) -> Vec<(Told, Duration)> {
     let ready = Arc::new(Barrier::new(pods.len() * CONNECTIONS));
     let ask = |pod: &Arc<Pod>| {
@@ -97,16 +96,16 @@ fn herd_of(pods: &[Arc<Pod>], request: fn(&Pod, &mut Kept) -> Told) -> Vec<(Told
     };
     let asking: Vec<_> = pods.iter().flat_map(|pod| [(); CONNECTIONS].map(|()| ask(pod))).collect();
     let answers = asking.into_iter().map(|client| client.join().expect("no panic")).collect();
-    // What is throttled catches up.
+    // Lets the throttled process catch up.
     pause(Duration::from_secs(1));
     answers
 }
 
-/// How often each of these pods asks, on average, and for how long.
+/// Average interval between the requests of each of these pods, and the duration of the load.
 const GAP: Duration = Duration::from_millis(500);
 const ASKING: Duration = Duration::from_secs(6);
 
-/// Of 100 answers to pods that are known, 99 must come within this time.
+/// Of 100 answers to known pods, 99 must come within this time.
 const MOST: Duration = Duration::from_millis(250);
 
 fn pods_that_open_a_connection_for_each_request_are_answered() {
@@ -130,7 +129,7 @@ fn pods_that_open_a_connection_for_each_request_are_answered() {
     assert!(!is_full_size() || p99 <= MOST, "the 99th of 100 answers took {p99:?}");
 }
 
-/// What a pod is told that opens a connection for each request, and after how long.
+/// Opens a connection for each request of a pod. Returns the answers, and the time of each.
 fn ask_anew_and_again(pod: &Pod) -> Vec<(Told, Duration)> {
     let (mut answers, end) = (Vec::new(), Instant::now() + ASKING);
     while Instant::now() < end {

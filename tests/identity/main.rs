@@ -1,7 +1,8 @@
-//! Which pod is asking: a node with a toy kubelet and a real API server, and the proxy that must never take one pod for another.
+//! Identification of pods: a node with a toy kubelet and a real API server, and the proxy that must never take one pod
+//! for another.
 //!
-//! Pods are network namespaces with a control group and a process each, made in the order in which a kubelet makes them. Each
-//! client in a pod compares what the proxy tells it with what it is.
+//! Pods are network namespaces with a control group and a process each, made in the order in which a kubelet makes
+//! them. Each client in a pod compares the proxy's answers with the facts about itself.
 //!
 //! Environment variables:
 //!
@@ -58,12 +59,12 @@ use libtest_mimic::{Arguments, Trial};
 
 use support::needs;
 
-/// What each of these tests needs (`tests/needs.tsv`).
+/// Requirements of each of these tests (`tests/needs.tsv`).
 const NEEDS: [&str; 6] = ["network namespaces", "control groups", "ip", "setpriv", "openssl", "kube-apiserver"];
 
 fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
-    // Each has a hundred clients and looks at the time.
+    // Each test has a hundred clients and measures time.
     arguments.test_threads = Some(1);
     support::open_many_files();
     let with_nft = [&NEEDS[..], &startup_taint::NEEDS].concat();

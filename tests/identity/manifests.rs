@@ -1,5 +1,6 @@
-//! The manifests in `deploy/`, judged by a real API server: what `kubectl apply --dry-run=server` says of each folder that can be
-//! applied, and of the pods that come of it. `deploy/tests` compares the Helm chart with these folders, object by object.
+//! The manifests in `deploy/`, checked by a real API server: the result of `kubectl apply --dry-run=server` for each
+//! folder that can be applied, and for the pods that result from it. `deploy/tests` compares the Helm chart with these
+//! folders, object by object.
 
 use std::fs;
 use std::io::Write;
@@ -14,10 +15,9 @@ use crate::kube::{ApiServer, Client, NODE, PodObject, kubectl, pause};
 use crate::rights::eventually;
 use crate::support::needs::{Test, tests};
 
-/// What these tests need. They have no node.
+/// Requirements of these tests. They have no node.
 pub const NEEDS: [&str; 3] = ["openssl", "kube-apiserver", "kubectl"];
 
-/// The tests of this module.
 pub const TESTS: &[Test] = tests![
     the_api_server_accepts_everything_that_can_be_applied,
     only_the_proxy_has_a_token_and_only_with_an_account_of_its_own,
@@ -32,7 +32,7 @@ const IDENTITY: [(&str, bool); 4] = [
     ("tests/identity-fenced", true),
 ];
 
-/// Objects whose definitions the Prometheus operator and Cilium bring: the group with its version, kind, plural and scope.
+/// Objects defined by the Prometheus operator and by Cilium: the group with its version, kind, plural and scope.
 const FOREIGN: [(&str, &str, &str, &str, &str); 5] = [
     ("monitoring.coreos.com", "v1", "PodMonitor", "podmonitors", "Namespaced"),
     ("monitoring.coreos.com", "v1", "PrometheusRule", "prometheusrules", "Namespaced"),
@@ -41,7 +41,7 @@ const FOREIGN: [(&str, &str, &str, &str, &str); 5] = [
     ("cilium.io", "v2", "CiliumClusterwideNetworkPolicy", "ciliumclusterwidenetworkpolicies", "Cluster"),
 ];
 
-/// How long the API server may take to serve a new definition. It takes about a second.
+/// Maximum time until the API server serves a new definition. It takes about a second.
 const DEFINED_TIMEOUT: Duration = Duration::from_secs(60);
 
 fn the_api_server_accepts_everything_that_can_be_applied() {
@@ -50,7 +50,7 @@ fn the_api_server_accepts_everything_that_can_be_applied() {
     for (folder, _) in IDENTITY {
         assert!(folders.iter().any(|found| found == folder), "{folder} is not among {folders:?}");
     }
-    // All that is wrong, not the first of it.
+    // All errors, not only the first.
     let refused: Vec<String> = folders.iter().filter_map(|folder| dry_run(&server, folder).err()).collect();
     assert!(refused.is_empty(), "{}", refused.join("\n"));
     let applied = server.admin().patiently("GET", "/apis/apps/v1/daemonsets", None).body;
@@ -70,7 +70,7 @@ fn only_the_proxy_has_a_token_and_only_with_an_account_of_its_own() {
         })
         .collect();
     let mut admin = server.admin();
-    // A dry run leaves none.
+    // A dry run creates no account.
     admin.create_account("kube-system", "gce-metadata-proxy");
     for (folder, has_token, template) in templates {
         let pod = admitted(&mut admin, &template);
@@ -112,7 +112,7 @@ fn what_is_installed_allows_tokens_for_the_audience_of_the_overlay_alone() {
     }
 }
 
-/// An API server with what a cluster has before anything is installed.
+/// An API server with the objects that a cluster has before anything is installed.
 fn server() -> ApiServer {
     let server = ApiServer::start(None);
     let mut admin = server.admin();
@@ -124,7 +124,7 @@ fn server() -> ApiServer {
     server
 }
 
-/// Defines a kind of which nothing is known but its name: `deploy/tests` looks at the fields.
+/// Defines a kind of which only the name is known: `deploy/tests` checks the fields.
 fn define(admin: &mut Client, (group, version, kind, plural, scope): (&str, &str, &str, &str, &str)) {
     let schema = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
     let definition = json!({
@@ -147,7 +147,7 @@ fn define(admin: &mut Client, (group, version, kind, plural, scope): (&str, &str
     }
 }
 
-/// What `kubectl apply --dry-run=server` makes of a folder: the objects, or what the API server says is wrong.
+/// The result of `kubectl apply --dry-run=server` for a folder: the objects, or the API server's errors.
 fn dry_run(server: &ApiServer, folder: &str) -> Result<Vec<Value>, String> {
     let config = server.admin_kubeconfig();
     let cache = server.dir().join("kubectl");
@@ -172,7 +172,7 @@ fn kustomized(folder: &str) -> Result<Vec<u8>, String> {
     said(kubectl().arg("kustomize").arg(deploy().join(folder)), b"")
 }
 
-/// The audience that the proxy asks for, of those objects.
+/// The audience that the proxy requests, from those objects.
 fn audience(objects: &[Value]) -> String {
     let daemonset = objects.iter().find(|object| object["kind"] == "DaemonSet").expect("each has one");
     let proxy = &daemonset["spec"]["template"]["spec"]["containers"][0];
@@ -189,7 +189,7 @@ fn mint(client: &mut Client, pod: &PodObject, audience: &str) -> u16 {
     client.patiently("POST", &target, Some(&json!({"spec": spec}))).status
 }
 
-/// The output of a command. A warning is a failure as well: it is what a user would see.
+/// The output of a command. A warning counts as a failure, because a user would see it.
 fn said(command: &mut Command, input: &[u8]) -> Result<Vec<u8>, String> {
     let piped = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = piped.spawn().map_err(|error| error.to_string())?;

@@ -1,4 +1,4 @@
-//! What identity takes: little for the pods of this node, and nothing for those of others.
+//! The memory that identity takes: little for the pods of this node, and none for those of others.
 
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
@@ -16,13 +16,12 @@ use crate::support::needs::{Test, tests};
 use crate::tokens::linked_accounts;
 use crate::world::{Proxy, World};
 
-/// The tests of this module.
 pub const TESTS: &[Test] = tests![identity_takes_little_memory, a_busy_node_is_served_within_its_memory];
 
-/// Pods of this node, each of which asks.
+/// Pods of this node, each of which sends requests.
 const PODS: u8 = 110;
 
-/// What it may take more, in KiB.
+/// Maximum additional memory, in KiB.
 const MOST: u64 = 8 * 1024;
 
 fn identity_takes_little_memory() {
@@ -51,14 +50,14 @@ fn identity_takes_little_memory() {
     assert!(after <= before + MOST, "{after} KiB with identity, {before} KiB without");
 }
 
-/// What the image's container may use with identity on, in bytes, buffers of sockets included.
+/// Memory limit of the image's container with identity on, in bytes, buffers of sockets included.
 const LIMIT: u64 = 32 * 1024 * 1024;
 
-/// How long each rate is kept up, in seconds.
+/// Duration of each rate, in seconds.
 const SECONDS: u32 = 5;
 
 fn a_busy_node_is_served_within_its_memory() {
-    // Debug builds are larger, and slower. Of more connections than the proxy keeps, each pod goes on with some.
+    // Debug builds are larger, and slower. If there are more connections than the proxy keeps, each pod continues with some.
     let (pods, connections, kept, rates, limit) = if is_full_size() {
         (PODS, 28, 8, &[10, 100, 1_000, 5_000][..], LIMIT)
     } else {
@@ -78,7 +77,7 @@ fn a_busy_node_is_served_within_its_memory() {
             Pod::start(&world.node, object, world.address(number))
         })
         .collect();
-    // Not the clock tick in which the last pod began.
+    // Not in the clock tick in which the last pod began.
     pause(Duration::from_millis(100));
 
     let open: Vec<_> = pods.iter().map(|pod| in_pod(pod, move |pod| fresh(pod, connections))).collect();
@@ -110,13 +109,13 @@ fn a_busy_node_is_served_within_its_memory() {
     drop((open, with));
 }
 
-/// Does something on a thread in a pod's network, and does not wait for it.
+/// Runs work on a thread in a pod's network, and does not wait for it.
 pub fn in_pod<T: Send + 'static>(pod: &Arc<Pod>, work: impl FnOnce(&Pod) -> T + Send + 'static) -> JoinHandle<T> {
     let pod = Arc::clone(pod);
     thread::spawn(move || pod.inside(work))
 }
 
-/// So many connections, each with its first answer.
+/// Opens this number of connections, each with its first answer.
 fn fresh(pod: &Pod, number: usize) -> Vec<Kept> {
     let began = Instant::now();
     let mut open = Vec::new();
@@ -130,7 +129,7 @@ fn fresh(pod: &Pod, number: usize) -> Vec<Kept> {
     open
 }
 
-/// What became of a pod's requests.
+/// The results of a pod's requests.
 struct Asked {
     open: Vec<Kept>,
     failed: usize,
@@ -138,8 +137,8 @@ struct Asked {
     reopened: usize,
 }
 
-/// Asks on each connection in turn, so many times a second. On a connection that has ended since its last answer it asks
-/// again on a new one, as clients that keep connections do. That one must be answered.
+/// Sends requests on each connection in turn, at this rate a second. On a connection that has ended since its last
+/// answer it retries on a new one, as clients that keep connections do. That one must be answered.
 fn keep_asking(pod: &Pod, mut open: Vec<Kept>, rate: f64) -> Asked {
     let (mut failed, mut reopened, mut turn, mut asked) = (0, 0, 0, 0.0);
     let began = Instant::now() + Duration::from_secs_f64(fastrand::f64() / rate);
@@ -165,7 +164,7 @@ fn keep_asking(pod: &Pod, mut open: Vec<Kept>, rate: f64) -> Asked {
     Asked { open, failed, reopened }
 }
 
-/// Memory of its own that a process uses, in KiB, after its start.
+/// A process's own memory after its start, in KiB.
 fn settled(proxy: &Proxy) -> u64 {
     pause(Duration::from_secs(2));
     proxy.anonymous_kib()

@@ -1,4 +1,5 @@
-//! The churn would notice: a stand-in for the proxy that knows pods by their addresses alone, as others do, takes some for others.
+//! The churn test would notice: a stand-in for the proxy that knows pods by their addresses alone, as others do, takes
+//! some for others.
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Write};
@@ -16,10 +17,9 @@ use crate::pod::PORT;
 use crate::support::needs::{Test, tests};
 use crate::world::World;
 
-/// The tests of this module.
 pub const TESTS: &[Test] = tests![who_trusts_addresses_alone_is_found_out];
 
-/// Each address's pod, as an answer.
+/// The pod at each address, as an answer.
 type Table = Mutex<HashMap<IpAddr, Value>>;
 
 fn who_trusts_addresses_alone_is_found_out() {
@@ -40,7 +40,7 @@ fn who_trusts_addresses_alone_is_found_out() {
         let table = Arc::clone(&table);
         world.node.namespace.spawn(move || {
             let listener = TcpListener::bind(SocketAddr::from((ip, PORT))).expect("the node's address");
-            // These threads end with the process: who lost its network does not close its connection.
+            // These threads end with the process: a client that lost its network does not close its connection.
             for stream in listener.incoming().flatten() {
                 let table = Arc::clone(&table);
                 thread::spawn(move || serve(&stream, &table));

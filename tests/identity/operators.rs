@@ -1,4 +1,4 @@
-//! What operators see of pods, and what a pod gets.
+//! Operators see pods, and a pod gets nothing of the node's accounts.
 
 use std::sync::Arc;
 
@@ -10,7 +10,6 @@ use crate::support::needs::{Test, tests};
 use crate::world::World;
 use telemetry::table::TABLE;
 
-/// The tests of this module.
 pub const TESTS: &[Test] = tests![pods_are_shown_and_get_nothing_of_the_nodes_accounts];
 
 pub const PAGES: &str = "http://127.0.0.1:989";
@@ -22,7 +21,7 @@ fn pods_are_shown_and_get_nothing_of_the_nodes_accounts() {
     for account in ["app-0", "agent"] {
         api.create_account("team-0", account);
     }
-    // Before the proxy, which asks in the name of some pod what its credential may do.
+    // Before the proxy, which uses some pod to find out the rights of its credential.
     let shop = api.create_pod("team-0", "shop", "app-0", NODE);
     let agent = api.create_pod("team-0", "agent", "agent", NODE);
     let proxy = world.proxy(&["--passthrough=team-0/agent", "--audit"]);
@@ -46,10 +45,10 @@ fn pods_are_shown_and_get_nothing_of_the_nodes_accounts() {
     for row in TABLE.iter().filter(|row| is_here(row.help)) {
         assert!(metrics.contains(&format!("\n{}", row.name)), "{} is missing from\n{metrics}", row.name);
     }
-    // Those of other tests on this computer are in the same /proc.
+    // The sandboxes of other tests on this computer are in the same /proc.
     let sandboxes = metrics.lines().find_map(|line| line.strip_prefix("metadata_proxy_identity_sandboxes "));
     assert!(sandboxes.is_some_and(|number| number.parse().is_ok_and(|number: u32| number >= 2)), "{metrics}");
-    // It asks in the background.
+    // The proxy requests this in the background.
     eventually(|| match namespace.curl(&format!("{PAGES}/metrics")).text {
         metrics if metrics.contains("\nmetadata_proxy_identity_rights{state=\"confined\"} 1\n") => Ok(()),
         metrics => Err(metrics),

@@ -1,4 +1,5 @@
-//! The API server is away while a proxy starts: beside one that serves, after one that crashed, and with a pod that nobody knows.
+//! The API server is unreachable while a proxy starts: beside one that serves, after one that crashed, and with an
+//! unknown pod.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -18,7 +19,6 @@ use crate::support::needs::{Test, tests};
 use crate::tokens::{self, linked_accounts};
 use crate::world::World;
 
-/// The tests of this module.
 pub const TESTS: &[Test] = tests![
     a_rolling_update_stands_still_while_the_api_server_is_away,
     a_restart_while_the_api_server_is_away_serves_the_pods_that_were_known,
@@ -28,10 +28,11 @@ pub const TESTS: &[Test] = tests![
 const ZONE: &str = "/computeMetadata/v1/instance/zone";
 const TOKEN: &str = "/computeMetadata/v1/instance/service-accounts/default/token";
 
-/// Where the second of two proxies serves operators. On a node both have one port, and the kernel lets either answer.
+/// Address of the second proxy's pages for operators. On a node both proxies have one port, and the kernel lets either
+/// answer.
 const OTHER_PAGES: &str = "127.0.0.1:1989";
 
-/// Pods that ask who they are and what their zone is, each time on a new connection.
+/// Pods that request their identity and their zone, each time on a new connection.
 struct Load {
     clients: Vec<JoinHandle<()>>,
     is_over: Arc<AtomicBool>,
@@ -63,12 +64,12 @@ impl Load {
         Self { clients: pods.iter().map(client).collect(), is_over, answered, failed }
     }
 
-    /// How many were answered until now.
+    /// Number of answers so far.
     fn answered(&self) -> u64 {
         self.answered.load(Relaxed)
     }
 
-    /// How many were answered, and what failed.
+    /// Number of answers, and the failures.
     fn end(self) -> (u64, Vec<String>) {
         self.is_over.store(true, Relaxed);
         for client in self.clients {
@@ -103,7 +104,7 @@ fn a_rolling_update_stands_still_while_the_api_server_is_away() {
     world.server.kill();
     let other_pages = format!("--metrics-addr={OTHER_PAGES}");
     let start = |world: &World| world.beside(&["--reuse-port", &other_pages]);
-    // As a kubelet does, it is started again.
+    // It is started again, as by a kubelet.
     for _ in 0..2 {
         let answered_before = load.answered();
         let mut next = start(&world);
@@ -117,7 +118,7 @@ fn a_rolling_update_stands_still_while_the_api_server_is_away() {
         }
         assert!(answers > 0, "it was never asked");
         let took = began.elapsed();
-        // Three probes in a row, each 5 s, would have the pod of the other process taken for unready.
+        // Three failed probes in a row, each 5 s, would make the pod of the other process unready.
         println!("a new process without pods ends after {took:.1?}; {answers} times it said that it is not ready");
         assert_eq!(next.has_ended(), Some(1));
         assert!(next.written().join("\n").contains("Another process serves pods"));
@@ -143,7 +144,7 @@ fn a_rolling_update_stands_still_while_the_api_server_is_away() {
     drop(next);
 }
 
-/// The status of `/readyz` of the second proxy. 0 without an answer.
+/// Status of `/readyz` of the second proxy. 0 without a response.
 fn other_readyz(world: &World) -> u16 {
     world.node.namespace.curl(&format!("http://{OTHER_PAGES}/readyz")).status
 }
@@ -180,7 +181,7 @@ fn a_restart_while_the_api_server_is_away_serves_the_pods_that_were_known() {
     drop(proxy);
     let mut last = None;
     for (bad, says) in [(Some("{\"version\":1,"), "are not known now"), (None, "no pods are known from before")] {
-        // The one before ends first: both have the same upstream.
+        // The previous one ends first: both have the same upstream.
         drop(last.take());
         match bad {
             Some(text) => fs::write(dir.file(), text).expect("it is there"),
@@ -201,7 +202,7 @@ fn a_restart_while_the_api_server_is_away_serves_the_pods_that_were_known() {
     });
 }
 
-/// Where a proxy keeps which pods it knows.
+/// The directory in which a proxy keeps the known pods.
 struct StateDir(PathBuf);
 
 impl StateDir {
@@ -257,7 +258,7 @@ fn a_new_pod_gets_its_token_soon_after_the_api_server_is_back() {
         .collect();
     times.sort_unstable();
     println!("a new pod's token after the API server was back: {times:.1?}");
-    // Pauses of 2.5 to 5 s were seen here, in each round. A busy computer may take its time once.
+    // Pauses of 2.5 to 5 s were seen here, in each round. A busy computer may be slow once.
     let (judged, most) = if is_full_size() { (times.last(), 1500) } else { (times.first(), 2000) };
     assert!(judged.is_some_and(|time| *time < Duration::from_millis(most)), "{times:?}");
 }

@@ -1,4 +1,4 @@
-//! [`Pod`]: a pod that runs, and its client, which compares what it is told with what it is.
+//! [`Pod`]: a pod that runs, and its client, which compares the proxy's answers with the facts about the pod.
 
 use std::fmt;
 use std::io::ErrorKind;
@@ -20,11 +20,11 @@ use crate::tally::Tally;
 /// The port on which proxies listen.
 pub const PORT: u16 = 988;
 
-/// Where a pod asks for its token. Of so many requests, one is that.
+/// Path of a pod's token. One in this number of requests is for it.
 const TOKEN: &str = "/computeMetadata/v1/instance/service-accounts/default/token";
 const TOKENS: u8 = 4;
 
-/// Where a pod asks who it is.
+/// Path of a pod's identity.
 const WHOAMI: &str = "/whoami";
 
 /// A pod whose sandbox was made.
@@ -34,33 +34,33 @@ pub struct Pod {
     pub began: Instant,
     node: [SocketAddr; 2],
     sandbox: Mutex<Sandbox>,
-    /// From now on nothing need succeed.
+    /// Set once requests may fail.
     is_ending: AtomicBool,
-    /// Its clients end.
+    /// Set once its clients end.
     is_over: AtomicBool,
 }
 
-/// An answer to a pod.
+/// A response to a pod.
 #[derive(Debug)]
 pub struct Asked {
     pub status: u16,
     pub body: String,
-    /// Head and body.
+    /// Headers and body.
     pub text: String,
 }
 
-/// What a pod was told.
+/// An answer to a pod, compared with the facts about it.
 #[derive(Debug)]
 pub enum Told {
-    /// It is this pod, as it is.
+    /// The pod's own identity.
     Itself,
     /// 503: not known, or ambiguous.
     Unavailable,
-    /// No answer.
+    /// No response.
     Broken(ErrorKind),
-    /// It is somebody else.
+    /// The identity of another.
     Somebody(String),
-    /// Another answer.
+    /// Another response.
     Odd(String),
 }
 
@@ -78,22 +78,22 @@ impl Pod {
         self.sandbox.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Where the proxy listens, by IPv4.
+    /// The proxy's address, by IPv4.
     pub fn proxy(&self) -> SocketAddr {
         self.node[0]
     }
 
-    /// A connection to the proxy. From a thread that is in the pod's network.
+    /// Opens a connection to the proxy. From a thread that is in the pod's network.
     pub fn connect(&self) -> Option<Kept> {
         Kept::open(self.node[usize::from(fastrand::bool())])
     }
 
-    /// Asks who this is. From a thread that is in the pod's network.
+    /// Requests the pod's identity. From a thread that is in the pod's network.
     pub fn ask(&self, connection: &mut Kept) -> Told {
         self.compare(connection, WHOAMI, |body| serde_json::from_str(body).is_ok_and(|told| self.is(&told)))
     }
 
-    /// Asks for a token, which says whose it is. From a thread that is in the pod's network.
+    /// Requests a token, which names its subject. From a thread that is in the pod's network.
     pub fn ask_for_token(&self, connection: &mut Kept) -> Told {
         self.compare(connection, TOKEN, |body| {
             let token =
@@ -103,7 +103,7 @@ impl Pod {
         })
     }
 
-    /// Asks, and compares the answer with what this pod is.
+    /// Sends a request, and compares the response with the facts about this pod.
     fn compare(&self, connection: &mut Kept, path: &str, is_own: impl FnOnce(&str) -> bool) -> Told {
         let answer = match connection.ask(path) {
             Ok(answer) => answer,
@@ -124,7 +124,8 @@ impl Pod {
         told == [namespace, name, account, uid].map(|text| Some(text.as_str()))
     }
 
-    /// The answer to a request on a new connection. One of the clock tick in which the pod's first process began is reset.
+    /// The response to a request on a new connection. A connection of the clock tick in which the pod's first process
+    /// began is reset.
     pub fn get(self: &Arc<Self>, path: &str) -> Asked {
         let path = path.to_owned();
         let text = self.inside(move |pod| {
@@ -141,15 +142,15 @@ impl Pod {
         Asked { status, body: body.to_owned(), text }
     }
 
-    /// Does something on a thread in the pod's network.
+    /// Runs work on a thread in the pod's network.
     pub fn inside<T: Send + 'static>(self: &Arc<Self>, work: impl FnOnce(&Self) -> T + Send + 'static) -> T {
         let pod = Arc::clone(self);
         let thread = self.sandbox().spawn(move || work(&pod));
         thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     }
 
-    /// Asks on a thread in the pod's network until the pod is over, on connections that it keeps for a while, with pauses that
-    /// are this long on average. With tokens, it asks for these, too.
+    /// Sends requests on a thread in the pod's network until the pod is over, on connections that it keeps for a while,
+    /// with pauses of this average length. With tokens, it requests these, too.
     pub fn live(self: &Arc<Self>, gap: Duration, has_tokens: bool, tally: &Arc<Tally>) -> JoinHandle<()> {
         let (pod, tally) = (Arc::clone(self), Arc::clone(tally));
         self.sandbox().spawn(move || {
@@ -170,7 +171,7 @@ impl Pod {
         })
     }
 
-    /// Asks and counts. Returns the connection if it lives.
+    /// Sends a request and counts the answer. Returns the connection if it lives.
     fn ask_once(&self, kept: Option<Kept>, is_for_token: bool, tally: &Tally) -> Option<Kept> {
         let was_settled = self.is_settled();
         let mut connection = kept.or_else(|| self.connect());
@@ -184,17 +185,17 @@ impl Pod {
         connection.filter(|_| is_alive)
     }
 
-    /// Whether it has existed long enough to be known, and is not about to end.
+    /// Whether it has existed long enough to be known, and is not ending.
     fn is_settled(&self) -> bool {
         self.began.elapsed() > Duration::from_secs(2) && !self.is_ending.load(Relaxed)
     }
 
-    /// From now on it may get no answer.
+    /// From now on it may get no response.
     pub fn begins_to_end(&self) {
         self.is_ending.store(true, Relaxed);
     }
 
-    /// Its client stops after the request that it has sent.
+    /// Stops its client after the request that it has sent.
     pub fn stop_asking(&self) {
         self.begins_to_end();
         self.is_over.store(true, Relaxed);

@@ -1,4 +1,4 @@
-//! What pods with tokens of their own can make the proxy log.
+//! The log lines that pods with tokens of their own can cause.
 
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
@@ -13,10 +13,10 @@ use crate::support::needs::{Test, tests};
 use crate::tokens::{email, linked_accounts, proxy, subject};
 use crate::world::World;
 
-/// The tests of this module.
 pub const TESTS: &[Test] = tests![pods_that_flood_cause_ten_kibibytes_of_log_a_minute_each_at_most];
 
-/// What a pod that tries may cause in a minute. Each kind of line comes once a minute, so a flood of seconds shows it.
+/// Maximum log that a hostile pod may cause in a minute, in bytes. Each kind of line comes once a minute, so a flood of
+/// seconds shows it.
 const MAX_BYTES: usize = 10 * 1024;
 
 const FLOOD: Duration = Duration::from_secs(5);
@@ -52,7 +52,7 @@ fn pods_that_flood_cause_ten_kibibytes_of_log_a_minute_each_at_most() {
     let mut api = world.server.admin();
     let google = Cloud::start(&world, &mut api);
     linked_accounts(&mut api, &google, 1);
-    // IAM refuses this one, and the proxy that one.
+    // IAM refuses this account, and the proxy that one.
     for (account, google_account) in [("app-1", email("nobody")), ("app-2", "no e-mail".to_owned())] {
         api.create_account("team-0", account);
         api.annotate_account("team-0", account, "iam.gke.io/gcp-service-account", &google_account);
@@ -60,7 +60,7 @@ fn pods_that_flood_cause_ten_kibibytes_of_log_a_minute_each_at_most() {
     let proxy = proxy(&world, &google, &[]);
     let objects =
         [0, 1, 2].map(|number| api.create_pod("team-0", &format!("p{number}"), &format!("app-{number}"), NODE));
-    // The last one is known to nobody but the kernel.
+    // The last pod is known only to the kernel.
     let [first, ..] = &objects;
     let stranger = PodObject { uid: "00000000-0000-4000-8000-000000000000".to_owned(), ..first.clone() };
     let pods: Vec<Arc<Pod>> = objects
@@ -70,7 +70,7 @@ fn pods_that_flood_cause_ten_kibibytes_of_log_a_minute_each_at_most() {
         .map(|(object, number)| Pod::start(&world.node, object, world.address(number)))
         .collect();
     assert_eq!(subject(&pods[0], "/default/token").email, Some(email("app-0")));
-    // What it wrote until now.
+    // Discards the log so far.
     proxy.written();
 
     let paths: &[&str] = &[

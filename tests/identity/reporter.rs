@@ -1,4 +1,4 @@
-//! [`Reporter`]: tells the API server about pods, later.
+//! [`Reporter`]: informs the API server about pods, later.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -12,12 +12,12 @@ use tokio::time::Instant;
 use crate::kube::Client;
 use crate::pod::Pod;
 
-/// What happens to a pod later.
+/// A later event of a pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Event {
-    /// The API server is told its addresses.
+    /// Its addresses are reported to the API server.
     Addresses,
-    /// The API server is told that it has succeeded, or has failed. Its object stays.
+    /// It is reported to have succeeded or failed. Its object stays.
     Ended,
     /// Its object is deleted for good.
     Gone,
@@ -32,21 +32,21 @@ pub struct Reporter {
 }
 
 impl Reporter {
-    /// Starts one, which tells this server.
+    /// Starts a reporter for this server.
     pub fn start(mut api: Client) -> Self {
         let (send, events) = channel();
         let thread = thread::spawn(move || work(&mut api, &events));
         Self { events: Some(send), thread: Some(thread) }
     }
 
-    /// Lets something happen after this time.
+    /// Lets an event happen after this time.
     pub fn after(&self, time: Duration, event: Event, pod: &Arc<Pod>) {
         let sent = self.events.as_ref().map(|events| events.send((Instant::now() + time, event, Arc::clone(pod))));
         assert!(matches!(sent, Some(Ok(()))), "the reporter has ended");
     }
 }
 
-/// What has not happened does not.
+/// Pending events are dropped.
 impl Drop for Reporter {
     fn drop(&mut self) {
         drop(self.events.take());

@@ -1,4 +1,4 @@
-//! [`Sandbox`]: what a container runtime and a network plugin make for a pod, in their order.
+//! [`Sandbox`]: the parts that a container runtime and a network plugin make for a pod, in their order.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -13,8 +13,8 @@ use crate::namespace::Namespace;
 
 /// The network of a node's pods: `10.A.B.0/24` and `fd00:A:B::/112`. Its first address is the node's.
 ///
-/// Each process of tests has another one: sandboxes of all are in the same `/proc`, and two that have one address would be
-/// two claims to it.
+/// Each test process has another network: the sandboxes of all are in the same `/proc`, and two with one address would
+/// be two claims to it.
 #[derive(Debug, Clone, Copy)]
 pub struct Network(u8, u8);
 
@@ -57,7 +57,7 @@ pub struct Node {
     pub network: Network,
     name: String,
     kubepods: Kubepods,
-    /// Sandboxes so far.
+    /// Number of sandboxes so far.
     made: AtomicU32,
 }
 
@@ -72,7 +72,7 @@ impl Node {
         Self { namespace, network, kubepods: Kubepods::new(&name), name, made: AtomicU32::new(0) }
     }
 
-    /// The network namespace of a pod and its veth, with the address. No process yet.
+    /// Makes the network namespace of a pod and its veth, with the address. No process yet.
     fn plug(&self, address: Address) -> (Namespace, String) {
         let number = self.made.fetch_add(1, Relaxed);
         let pod = Namespace::new(&format!("{}-{number}", self.name));
@@ -119,7 +119,7 @@ impl Sandbox {
         sandbox
     }
 
-    /// A process of the pod takes a network namespace of its own and gives itself this address in it.
+    /// Starts a process of the pod that takes a network namespace of its own and gives itself this address in it.
     pub fn claim(&mut self, address: Address) {
         let Address { v4, v6 } = address;
         self.run(&format!(
@@ -128,13 +128,13 @@ impl Sandbox {
         ));
     }
 
-    /// A process of the pod runs this script, which has no single quotes, and what that starts is in the pod.
+    /// Runs this script, which has no single quotes, in a process of the pod. Its children are in the pod, too.
     pub fn script(&mut self, script: &str) {
         self.run(&format!("sh -c '({script}) & exec \"$@\"' sh"));
     }
 
     /// Starts a process that sleeps in the pod, by way of a command that becomes it. Like a container's first process, it
-    /// joins the control group while it is still in the runtime's network, then the pod's network, then becomes what it is.
+    /// joins the control group while it is still in the runtime's network, then the pod's network, then runs its program.
     fn run(&mut self, by_way_of: &str) {
         let join = format!(
             r#"network=$1; shift
@@ -150,7 +150,7 @@ impl Sandbox {
         assert_eq!(line, "started\n", "{read:?}");
     }
 
-    /// The number of its processes that this value does not end.
+    /// Number of its processes that this value does not end.
     pub fn others(&self) -> usize {
         let file = self.group.doors().next().expect("there is a group");
         fs::read_to_string(file).expect("it is there").lines().count() - self.processes.len()
@@ -166,7 +166,7 @@ impl Sandbox {
         self.processes.last().expect("it is not killed").id()
     }
 
-    /// Does something on a thread in the pod's network.
+    /// Runs work on a thread in the pod's network.
     pub fn spawn<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
         self.namespace.spawn(work)
     }
@@ -179,20 +179,20 @@ impl Sandbox {
         }
     }
 
-    /// Takes its route away and leaves its address, as a network plugin does that frees the address and fails then.
+    /// Takes its route away and leaves its address, like a network plugin that frees the address and then fails.
     pub fn stick(&mut self) {
         if let Some(veth) = &self.veth {
             self.node.namespace.ip(&format!("link set {veth} down"));
         }
     }
 
-    /// Gives itself another's address in its own network, as a pod may that has `NET_ADMIN`.
+    /// Adds another pod's address to its own network, as a pod with `NET_ADMIN` may.
     pub fn squat(&self, address: Address) {
         let Address { v4, v6 } = address;
         batch(&self.namespace, &format!("addr add {v4}/32 dev lo\naddr add {v6}/128 dev lo nodad\n"));
     }
 
-    /// Takes its veth away, and its address with it. What has a connection is not told.
+    /// Takes its veth away, and its address with it. The peers of its connections are not notified.
     pub fn unplug(&mut self) {
         if let Some(veth) = self.veth.take() {
             self.node.namespace.ip(&format!("link del {veth}"));
@@ -207,7 +207,7 @@ impl Drop for Sandbox {
     }
 }
 
-/// Many commands of `ip` at once.
+/// Runs many commands of `ip` at once.
 fn batch(namespace: &Namespace, lines: &str) {
     let mut ip = Command::new("ip");
     ip.args(["-n", namespace.name(), "-batch", "-"]).stdin(Stdio::piped()).stderr(Stdio::piped());

@@ -1,5 +1,5 @@
-//! How much CPU time a look at the processes of a full node takes, and whether the event loop is free meanwhile. The times are
-//! printed, not judged: machines differ.
+//! CPU time of a scan of a full node's processes, and whether the event loop is free meanwhile. The times are printed,
+//! not judged: machines differ.
 
 use std::path::Path;
 use std::pin::pin;
@@ -18,19 +18,18 @@ use crate::kube::pause;
 use crate::sandbox::{Node, Sandbox};
 use crate::support::needs::{Test, tests};
 
-/// What these tests need.
+/// Requirements of these tests.
 pub const NEEDS: [&str; 3] = ["network namespaces", "control groups", "ip"];
 
-/// The tests of this module.
 pub const TESTS: &[Test] = tests![a_look_at_a_full_node_finds_all_pods_and_says_what_it_took];
 
 const PODS: u8 = 110;
 const PROCESSES: usize = 1000;
 
-/// From this age on a process is not read again.
+/// Age from which on a process is not read again.
 const SETTLED: Duration = Duration::from_secs(11);
 
-/// Processes that are of no pod. They end with this value.
+/// Processes that belong to no pod. They end with this value.
 struct Others(Vec<Child>);
 
 impl Others {
@@ -71,7 +70,7 @@ fn sandboxes_anew() -> Sandboxes {
     Sandboxes::open(Path::new("/proc")).expect("the machine's")
 }
 
-/// How often an event loop like the proxy's turns while the longest look runs, the one that reads all.
+/// Number of turns of an event loop like the proxy's during the longest scan, the one that reads all.
 fn turns_during_the_first_look(scans: &Scans) -> u32 {
     let runtime = Builder::new_current_thread().enable_time().build().expect("a runtime");
     let (mut turns, mut longest) = (0, Duration::ZERO);
@@ -104,7 +103,7 @@ fn cpu_time() -> Duration {
     Duration::try_from(time).expect("not negative")
 }
 
-/// Looks so many times, and prints the median and the longest CPU time.
+/// Scans this number of times, and prints the median and the longest CPU time.
 fn say(when: &str, times: usize, sandboxes: &Sandboxes) -> Scanned {
     let mut scanned = Scanned::default();
     let mut took: Vec<Duration> = (0..times)

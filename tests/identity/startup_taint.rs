@@ -1,4 +1,5 @@
-//! A new node takes no pods before its redirect and its proxy work, and the account that ends this can do nothing else to nodes.
+//! A new node takes no pods before its redirect and its proxy work, and the account that removes the taint can do
+//! nothing else to nodes.
 
 use serde_json::{Value, json};
 
@@ -7,11 +8,10 @@ use crate::process::Process;
 use crate::support::needs::{Test, tests};
 use crate::world::World;
 
-/// The tests of this module.
 pub const TESTS: &[Test] =
     tests![the_taint_goes_once_the_redirect_and_the_proxy_work, the_account_can_do_nothing_else_to_nodes];
 
-/// What these tests need besides.
+/// Additional requirements of these tests.
 pub const NEEDS: [&str; 1] = ["nft"];
 
 /// The taint of deploy/components/startup-taint.
@@ -73,7 +73,7 @@ fn the_taint_goes_once_the_redirect_and_the_proxy_work() {
 fn the_account_can_do_nothing_else_to_nodes() {
     let world = World::new();
     let (mut api, token) = new_nodes(&world);
-    // Rights that somebody adds by mistake are bounded, too.
+    // Rights that somebody adds by mistake are limited, too.
     let group = "rbac.authorization.k8s.io";
     let role = |kind: &str| json!({"apiVersion": format!("{group}/v1"), "kind": kind, "metadata": {"name": "all"}});
     let mut all = role("ClusterRole");

@@ -6,10 +6,9 @@ use serde_json::{Value, json};
 use crate::kube::{ApiServer, Client, NODE};
 use crate::support::needs::{Test, tests};
 
-/// What these tests need. They have no node.
+/// Requirements of these tests. They have no node.
 pub const NEEDS: [&str; 2] = ["openssl", "kube-apiserver"];
 
-/// The tests of this module.
 pub const TESTS: &[Test] = tests![a_mirror_pod_has_no_account_whoever_creates_it, no_pod_becomes_a_mirror_pod_later];
 
 /// The annotation that makes a pod a mirror pod. Its value is the UID of the static pod.
@@ -28,7 +27,7 @@ fn server() -> (ApiServer, Client, Client) {
     (server, admin, node)
 }
 
-/// What a kubelet creates for a static pod, by this name and with this account, if any.
+/// The mirror pod that a kubelet creates for a static pod, with this name and this account, if any.
 fn mirror_pod(admin: &mut Client, name: &str, account: Option<&str>) -> Value {
     let node = admin.patiently("GET", &format!("/api/v1/nodes/{NODE}"), None).body;
     let owner = json!({

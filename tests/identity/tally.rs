@@ -1,4 +1,4 @@
-//! [`Tally`]: what all clients were told.
+//! [`Tally`]: the answers to all clients.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -6,20 +6,20 @@ use std::sync::{Mutex, PoisonError};
 
 use crate::pod::Told;
 
-/// The share of requests of pods that are long known, in percent, that must get their answer.
+/// Minimum share of requests of long-known pods that must get the right answer, in percent.
 const LEAST_SERVED: u64 = 95;
 
-/// Requests between two lines about how it goes.
+/// Number of requests between two progress lines.
 const REPORTED: u64 = 20_000;
 
-/// Counts until this number of answers were given.
+/// Counts until this number of answers is reached.
 pub struct Tally {
     wanted: u64,
     asked: AtomicU64,
     right: AtomicU64,
     unavailable: AtomicU64,
     broken: AtomicU64,
-    /// Requests of pods that are long known, and those of them that got their answer.
+    /// Requests of long-known pods, and those of them that got the right answer.
     settled: AtomicU64,
     settled_right: AtomicU64,
     wrong: Mutex<Vec<String>>,
@@ -52,12 +52,12 @@ impl Tally {
         }
     }
 
-    /// Whether enough was asked.
+    /// Whether there were enough answers.
     pub fn is_complete(&self) -> bool {
         self.asked.load(Relaxed) >= self.wanted
     }
 
-    /// Pods that were told that they are others.
+    /// Answers that took a pod for another.
     pub fn wrong(&self) -> Vec<String> {
         self.wrong.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }

@@ -20,7 +20,6 @@ use crate::support::needs::{Test, tests};
 use crate::support::stall::{MIN_WAIT, Waits};
 use crate::world::{Proxy, World};
 
-/// The tests of this module.
 pub const TESTS: &[Test] = tests![
     pods_get_the_tokens_of_their_own_accounts,
     a_cold_herd_costs_one_exchange_per_account,
@@ -50,18 +49,18 @@ pub fn linked_accounts(api: &mut Client, google: &Cloud, number: u8) {
     }
 }
 
-/// How often STS and IAM were asked for an account of team-0.
+/// Number of requests to STS and IAM for an account of team-0.
 fn exchanges(google: &Cloud, account: &str) -> [u64; 2] {
     let workload = Workload::new("team-0", account);
     [Endpoint::Sts, Endpoint::AccessToken].map(|endpoint| google.count_of(endpoint, &workload))
 }
 
-/// What a pod reads below its accounts, after its account was read.
+/// The response to a pod for a path below its accounts, after its account was read.
 fn of_account(pod: &Arc<Pod>, below: &str) -> Asked {
     pod.get(&format!("{ACCOUNTS}{below}"))
 }
 
-/// Whose token a pod gets.
+/// The subject of a pod's token.
 pub fn subject(pod: &Arc<Pod>, below: &str) -> Subject {
     let asked = of_account(pod, below);
     assert_eq!(asked.status, 200, "{below}: {}", asked.body);
@@ -69,7 +68,7 @@ pub fn subject(pod: &Arc<Pod>, below: &str) -> Subject {
     Subject::read(token["access_token"].as_str().expect("a token")).expect("a token of the fake Google")
 }
 
-/// What `check` finds. From a thread that is in the pod's network.
+/// The findings of `check`. From a thread that is in the pod's network.
 fn findings(pod: &Pod) -> String {
     let runtime = Builder::new_current_thread().enable_all().build().expect("it needs nothing");
     runtime.block_on(check::at(pod.proxy())).findings_as_text()
@@ -167,7 +166,7 @@ fn a_cold_herd_costs_one_exchange_per_account() {
             Pod::start(&world.node, object, world.address(number))
         })
         .collect();
-    // Not the tick in which the last pod began.
+    // Not in the tick in which the last pod began.
     pause(Duration::from_millis(500));
     let waits = Waits::below(proxy.id());
     let ready = Arc::new(Barrier::new(pods.len() * REQUESTS));
@@ -194,7 +193,8 @@ fn a_cold_herd_costs_one_exchange_per_account() {
     println!("a cold herd: {good} of {} answered, the slowest after {slowest:.1?}", answers.len());
     let others: Vec<_> = answers.iter().map(|(answer, _)| answer).filter(|answer| !answer.contains(" 200 ")).collect();
     if !others.is_empty() {
-        // A proxy that does not run cannot look at the node's processes or ask Google, and says so. A client asks again.
+        // A proxy that does not run cannot scan the node's processes or send requests to Google, and says so. A client
+        // retries.
         let waited = Waits::below(proxy.id()).longest_since(&waits);
         let are_late = others.iter().all(|answer| answer.starts_with("HTTP/1.1 503 "));
         assert!(waited >= MIN_WAIT && are_late, "{others:?}, after {waited:?} without a processor");
@@ -211,7 +211,7 @@ fn a_cold_herd_costs_one_exchange_per_account() {
     }
 }
 
-/// How many tokens of Google accounts the proxy was given.
+/// Number of Google account tokens issued to the proxy.
 fn issued(world: &World) -> u32 {
     let metrics = world.node.namespace.curl(&format!("{PAGES}/metrics")).text;
     let series = "metadata_proxy_token_exchanges_total{result=\"issued\",step=\"iam\"} ";
@@ -220,14 +220,14 @@ fn issued(world: &World) -> u32 {
 }
 
 fn a_pod_finds_its_token_when_it_starts() {
-    // As many as are fetched for at once. In the long form, others are spread over half a minute.
+    // As many as are fetched for at once. In the long form, further ones are spread over half a minute.
     let pods: u8 = if is_full_size() { 100 } else { 15 };
     let world = World::new();
     let mut api = world.server.admin();
     let google = Cloud::start(&world, &mut api);
     linked_accounts(&mut api, &google, pods);
     let _proxy = proxy(&world, &google, &[]);
-    // A pod that is there when the proxy first hears of pods is taken for an old one, whose token has time.
+    // A pod that exists when the proxy gets its first list of pods counts as old, and its token can wait.
     eventually(|| match world.node.namespace.curl(&format!("{PAGES}/metrics")).text {
         metrics if metrics.contains("\nmetadata_proxy_identity_api_age_seconds ") => Ok(()),
         metrics => Err(metrics),
@@ -244,7 +244,7 @@ fn a_pod_finds_its_token_when_it_starts() {
             }
             google.set_away(true);
             let pod = Pod::start(&world.node, object, world.address(number));
-            // Not the clock tick in which its first process began.
+            // Not in the clock tick in which its first process began.
             pause(Duration::from_millis(50));
             let (answer, time) = pod.inside(|pod| {
                 let began = Instant::now();

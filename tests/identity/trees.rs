@@ -13,11 +13,10 @@ use crate::support::needs::{Test, tests};
 use crate::tokens::{email, proxy};
 use crate::world::World;
 
-/// The tests of this module.
 pub const TESTS: &[Test] =
     tests![the_trees_of_pods_have_their_own_accounts, the_trees_of_pods_without_accounts_have_none];
 
-/// What a pod reads, and where the accounts are in it.
+/// Paths that a pod reads, and the place of the accounts in their trees.
 const TREES: [(&str, &str); 3] = [
     ("/computeMetadata/v1/?recursive=true", "/instance/serviceAccounts"),
     ("/computeMetadata/v1/instance/?recursive=true", "/serviceAccounts"),

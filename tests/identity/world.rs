@@ -16,13 +16,13 @@ use crate::sandbox::{Address, Node};
 use crate::support;
 use crate::support::cgroup::Cgroup;
 
-/// Where the mock metadata server listens, in the node's namespace.
+/// Address of the mock metadata server, in the node's namespace.
 const UPSTREAM: &str = "127.0.0.1:8980";
 
-/// Where Kubernetes mounts the token of a pod's account.
+/// Directory where Kubernetes mounts the token of a pod's account.
 const MOUNTED: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 
-/// A node with its API server. The order is the order of the end: what connects first.
+/// A node with its API server. The fields end in their order: clients first.
 pub struct World {
     /// Stands between the proxy and the API server.
     pub watch: Forwarder,
@@ -39,7 +39,7 @@ impl World {
         Self { watch, server, node }
     }
 
-    /// Where the proxy listens for pods.
+    /// The proxy's address for pods.
     pub fn proxy_address(&self) -> SocketAddr {
         SocketAddr::new(self.node.network.node().v4.into(), PORT)
     }
@@ -49,7 +49,7 @@ impl World {
         self.node.network.address(number + 2)
     }
 
-    /// The proxy on the node, ready, with its upstream. It hears of pods through [`World::watch`].
+    /// The proxy on the node, ready, with its upstream. It gets the events of pods through [`World::watch`].
     pub fn proxy(&self, args: &[&str]) -> Proxy {
         self.proxy_in(None, args)
     }
@@ -70,7 +70,7 @@ impl World {
         self.start(group, None, &[&self.by_kubeconfig().each_ref().map(String::as_str), args].concat())
     }
 
-    /// The flags of a proxy that hears of pods through [`World::watch`].
+    /// The flags of a proxy that gets the events of pods through [`World::watch`].
     fn by_kubeconfig(&self) -> [String; 4] {
         let kubeconfig = self.server.node_kubeconfig(self.watch.addr());
         [
@@ -93,12 +93,12 @@ impl World {
         self.start(None, Some(&dir), &[&fixed, args].concat())
     }
 
-    /// The proxy as it is by default.
+    /// The proxy with its default settings.
     pub fn proxy_without_identity(&self) -> Proxy {
         self.start(None, None, &[])
     }
 
-    /// Another one, beside the proxy and with its upstream. It may be unable to serve.
+    /// A second process beside the proxy, with its upstream. It may be unable to serve.
     pub fn beside(&self, args: &[&str]) -> Process {
         self.spawn(None, None, &[&self.by_kubeconfig().each_ref().map(String::as_str), args].concat())
     }
@@ -158,12 +158,12 @@ impl World {
 /// A proxy, and the mock that is its upstream. Both end with this value.
 pub struct Proxy {
     process: Process,
-    /// What it wrote before its cache was warm.
+    /// Log lines from before its cache was warm.
     pub written_before: Vec<String>,
     _mock: Process,
 }
 
-/// Who reads why a test failed wants to know what the proxy said.
+/// Prints the proxy's log for the reader of a failed test.
 impl Drop for Proxy {
     fn drop(&mut self) {
         if thread::panicking() {
@@ -174,24 +174,24 @@ impl Drop for Proxy {
 }
 
 impl Proxy {
-    /// Memory of its own, in KiB: without what it shares with its file.
+    /// Its own memory, in KiB: without memory shared with its file.
     pub fn anonymous_kib(&self) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.process.id())).expect("it runs");
         let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).expect("a process has memory");
         line.trim().trim_end_matches(" kB").parse().expect("a number")
     }
 
-    /// Its number.
+    /// The ID of its process.
     pub fn id(&self) -> u32 {
         self.process.id()
     }
 
-    /// What it has logged.
+    /// Its log lines since the last ones that were read.
     pub fn written(&self) -> Vec<String> {
         self.process.written()
     }
 
-    /// Ends it as a kubelet does. Its upstream goes on.
+    /// Ends it as a kubelet does. Its upstream keeps running.
     pub fn end(&mut self) -> ExitStatus {
         self.process.end()
     }

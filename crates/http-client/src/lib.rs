@@ -1,4 +1,4 @@
-//! [`HttpClient`]: sends requests to Google, to the trace collector and to admin pages, and those of `check`.
+//! [`HttpClient`]: the client for Google, the trace collector and admin pages, and for `check`.
 //!
 //! Requests to the metadata server go through `upstream::UpstreamClient`, which counts every byte. This
 //! client keeps connections alive, has one deadline for a whole request, and reads whole bodies up to a limit. How it
@@ -23,7 +23,7 @@ use hyper_util::client::legacy::connect::{Connect, HttpConnector};
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use tokio::time::timeout;
 
-/// How long an unused connection is kept. Shorter than the minute after which many servers close it.
+/// Time for which an unused connection is kept. Shorter than the minute after which many servers close it.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Maximum unused connections per server. An unused one holds hyper's buffers.
@@ -45,7 +45,7 @@ pub struct HttpClient<C = HttpConnector> {
     limits: Limits,
 }
 
-/// Why there is no response.
+/// Reason why there is no response.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     /// No connection: the name is unknown, nothing listens, or the connector failed otherwise.
@@ -59,20 +59,10 @@ pub enum ClientError {
     TimedOut(Duration),
     /// The response body exceeds [`Limits::max_body_bytes`].
     #[error("the response body has more than {max_bytes} bytes (status {status})")]
-    TooLarge {
-        /// The status of the response.
-        status: StatusCode,
-        /// The limit.
-        max_bytes: usize,
-    },
+    TooLarge { status: StatusCode, max_bytes: usize },
     /// The response body is incomplete.
     #[error("cannot read the response body (status {status}): {error}")]
-    Body {
-        /// The status of the response.
-        status: StatusCode,
-        /// What went wrong.
-        error: Box<dyn Error + Send + Sync>,
-    },
+    Body { status: StatusCode, error: Box<dyn Error + Send + Sync> },
 }
 
 impl HttpClient {
@@ -91,7 +81,7 @@ where
         Self::with_idle(connector, limits, MAX_IDLE_CONNECTIONS)
     }
 
-    /// A client that connects with this connector, and keeps up to so many unused connections per server.
+    /// A client that connects with this connector, and keeps up to `max_idle` unused connections per server.
     pub fn with_idle(connector: C, limits: Limits, max_idle: usize) -> Self {
         let client = legacy::Client::builder(TokioExecutor::new())
             .pool_timer(TokioTimer::new())

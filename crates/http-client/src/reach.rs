@@ -1,5 +1,5 @@
-//! [`reach`]: opens a connection step by step, as [`connector`](super::secure::connector) does, to tell at which step it
-//! fails.
+//! [`reach`]: opens a connection step by step, as [`connector`](super::secure::connector) does, and returns the step
+//! that fails.
 
 use std::error::Error;
 use std::io;
@@ -21,7 +21,7 @@ use super::secure::{CaError, ThroughProxy, tls};
 /// Maximum time of each step.
 const STEP_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Why a server cannot be reached.
+/// Reason why a server cannot be reached.
 #[derive(Debug, thiserror::Error)]
 pub enum Unreachable {
     /// The file of authorities cannot be used.
@@ -30,9 +30,8 @@ pub enum Unreachable {
     /// The name of the server, or of the proxy, is unknown.
     #[error("the name {host} has no address: {error}")]
     Name {
-        /// The name.
         host: String,
-        /// What the resolver said.
+        /// The resolver's error.
         error: io::Error,
     },
     /// Nothing accepts a connection.
@@ -40,7 +39,6 @@ pub enum Unreachable {
     Closed {
         /// Host and port.
         address: String,
-        /// Why.
         error: BoxError,
     },
     /// The HTTP proxy of the environment does not connect.
@@ -50,10 +48,9 @@ pub enum Unreachable {
         proxy: String,
         /// Host and port of the server.
         address: String,
-        /// Why.
         error: BoxError,
     },
-    /// The server's certificate is of an authority that is not trusted.
+    /// The server's certificate was issued by an authority that is not trusted.
     #[error("the certificate that {host} shows is of an authority that is not trusted here")]
     Untrusted {
         /// The server's name.
@@ -64,7 +61,6 @@ pub enum Unreachable {
     Tls {
         /// The server's name.
         host: String,
-        /// Why.
         error: io::Error,
     },
 }
@@ -108,7 +104,7 @@ pub async fn reach(url: &Uri, ca: Option<&Path>) -> Result<Option<String>, Unrea
     Ok(proxy)
 }
 
-/// Looks up the name in a URL.
+/// Resolves the name in a URL.
 async fn find(url: &Uri) -> Result<(), Unreachable> {
     let (host, nothing) = (host(url), || io::Error::new(io::ErrorKind::NotFound, "no address found"));
     let found = within(async { Ok(lookup_host((host, port(url))).await?.next().ok_or_else(nothing)?) }).await;
@@ -124,7 +120,7 @@ fn into_io(error: BoxError) -> io::Error {
     error.downcast::<io::Error>().map_or_else(io::Error::other, |error| *error)
 }
 
-/// The connector only says in which step it was.
+/// The connector's own error only names the step.
 fn root_cause(error: &(dyn Error + Send + Sync + 'static)) -> BoxError {
     let innermost = std::iter::successors(error.source(), |error| (*error).source()).last();
     innermost.map_or_else(|| error.to_string(), ToString::to_string).into()

@@ -1,4 +1,4 @@
-//! [`Renewed`]: a client that trusts the authorities which a file has now.
+//! [`Renewed`]: a client that trusts the authorities in a file, as it is now.
 //!
 //! The file is read again every five minutes, and sooner after a connection has failed: the certificates of a network that
 //! inspects TLS are replaced while the proxy runs, and then all new connections fail. Connections that were made with the
@@ -16,13 +16,13 @@ use tokio::time::Instant;
 use super::secure::{self, CaError, SecureConnector};
 use super::{ClientError, HttpClient, Limits};
 
-/// How often the file is read while connections succeed, as for the kubeconfig.
+/// Interval between reads of the file while connections succeed, as for the kubeconfig.
 const INTERVAL: Duration = Duration::from_secs(5 * 60);
 
 /// Minimum time between reads while connections fail.
 const MIN_INTERVAL: Duration = Duration::from_secs(1);
 
-/// A client that trusts the authorities which a file has now.
+/// A client that trusts the authorities in a file, as it is now.
 #[derive(Debug)]
 pub struct Renewed {
     file: PathBuf,
@@ -34,12 +34,12 @@ pub struct Renewed {
 #[derive(Debug)]
 struct Current {
     client: HttpClient<SecureConnector>,
-    /// What the file had. Not cryptographic: whoever can write the file is trusted anyway.
+    /// Hash of the file's contents. Not cryptographic: whoever can write the file is trusted anyway.
     content: u64,
     read: Instant,
-    /// A connection has failed since.
+    /// Whether a connection has failed since.
     is_doubted: bool,
-    /// Why the file cannot be used now.
+    /// The reason why the file cannot be used now.
     error: Option<String>,
 }
 
@@ -66,7 +66,7 @@ impl Renewed {
         sent
     }
 
-    /// The client for a new request. While the file cannot be used, the one before.
+    /// The client for a new request. While the file cannot be used, the previous client.
     fn client(&self) -> HttpClient<SecureConnector> {
         let mut current = self.lock();
         let interval = if current.is_doubted { MIN_INTERVAL } else { INTERVAL };
@@ -78,9 +78,9 @@ impl Renewed {
         current.client.clone()
     }
 
-    /// A client for what the file has now. `None` if that is what it had.
+    /// Makes a client for the file as it is now. `None` if it has not changed.
     fn read(&self, before: u64) -> Result<Option<(HttpClient<SecureConnector>, u64)>, CaError> {
-        // It is small and local.
+        // The file is small and local.
         let text = secure::read(&self.file)?;
         let content = hash(&text);
         if content == before {
@@ -144,7 +144,7 @@ mod tests {
         client.send(request).await.map(drop)
     }
 
-    /// As if this time had passed since the file was read.
+    /// Pretends that this time has passed since the file was read.
     fn age(client: &Renewed, by: Duration) {
         let mut current = client.lock();
         current.read = current.read.checked_sub(by).expect("the machine runs for longer");
@@ -159,7 +159,7 @@ mod tests {
         let client = Renewed::new(&file, limits, 1).expect("a file of certificates");
         assert!(matches!(asks(&client, &one).await, Err(ClientError::Connect(_))));
 
-        // It has changed, and is not looked at twice within a second.
+        // It has changed, and is not read twice within a second.
         std::fs::write(&file, one.ca_pem()).expect("written");
         assert!(matches!(asks(&client, &one).await, Err(ClientError::Connect(_))));
         age(&client, MIN_INTERVAL);

@@ -28,25 +28,15 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 /// Connects by TLS to `https` URLs, and by TCP to others.
 pub type SecureConnector = HttpsConnector<ThroughProxy>;
 
-/// Why a file of certificates cannot be used.
+/// Reason why a file of certificates cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum CaError {
-    /// It cannot be read, or is not PEM.
+    /// The file cannot be read, or is not PEM.
     #[error("{}: {error}", .file.display())]
-    Unreadable {
-        /// The file.
-        file: PathBuf,
-        /// What is wrong.
-        error: pem::Error,
-    },
-    /// It has no certificate, or one that is not of an authority.
+    Unreadable { file: PathBuf, error: pem::Error },
+    /// The file has no certificate, or one that is not of an authority.
     #[error("{}: {reason}", .file.display())]
-    Invalid {
-        /// The file.
-        file: PathBuf,
-        /// What is wrong.
-        reason: String,
-    },
+    Invalid { file: PathBuf, reason: String },
 }
 
 /// A connector that trusts the authorities in this file, or else the public ones. Proxies are those of `HTTPS_PROXY`,
@@ -55,7 +45,7 @@ pub fn connector(ca: Option<&Path>) -> Result<SecureConnector, CaError> {
     tls(ca).map(with_tls)
 }
 
-/// A connector that trusts the authorities in this text. `file` is where it was read.
+/// A connector that trusts the authorities in this text. `file` is its path, for errors.
 pub(super) fn connector_for(file: &Path, text: &[u8]) -> Result<SecureConnector, CaError> {
     parse_roots(file, text).map(trusting).map(with_tls)
 }
@@ -112,7 +102,7 @@ impl fmt::Debug for ThroughProxy {
 }
 
 impl ThroughProxy {
-    /// By way of the proxies that the environment names now.
+    /// Uses the proxies that the environment names now.
     pub(super) fn from_env() -> Self {
         Self::new(Matcher::from_env())
     }
@@ -125,7 +115,7 @@ impl ThroughProxy {
         Self { tcp, matcher: Arc::new(matcher) }
     }
 
-    /// The proxy for a URL. Plain HTTP is for servers of this machine only, to which there is none.
+    /// The proxy for a URL. Plain HTTP is only for servers on this machine, to which there is none.
     pub(super) fn proxy(&self, destination: &Uri) -> Option<Intercept> {
         let is_secure = destination.scheme() == Some(&Scheme::HTTPS);
         is_secure.then(|| self.matcher.intercept(destination)).flatten()

@@ -19,11 +19,11 @@ pub struct Caller {
     pub(super) is_gone: AtomicBool,
 }
 
-/// The pod that a client is.
+/// The pod of a client.
 #[derive(Debug)]
 pub(super) struct KnownPod {
     pub(super) uid: PodUid,
-    /// Who says so.
+    /// The source of the decision.
     pub(super) by: Witness,
     pub(super) calling: Arc<CallingPod>,
 }

@@ -1,4 +1,4 @@
-//! [`CredentialBoard`]: what the proxy's own credential for the API server was found to allow.
+//! [`CredentialBoard`]: the rights of the proxy's own credential for the API server.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -11,31 +11,31 @@ use telemetry::registry::Registry;
 use telemetry::table;
 
 labels! {
-    /// What the credential was found to allow.
+    /// The rights of the credential.
     CredentialState {
-        /// Not found out yet.
+        /// Not known yet.
         Unknown = "unknown",
-        /// What the proxy needs, for its node.
+        /// The rights that the proxy needs, for its node.
         Confined = "confined",
-        /// What the proxy needs, for the cluster; an admission policy refuses the rest.
+        /// The rights that the proxy needs, for the cluster; an admission policy refuses the rest.
         LastResort = "last_resort",
-        /// Less than the proxy needs.
+        /// Fewer rights than the proxy needs.
         Missing = "missing",
-        /// More than is good.
+        /// More rights than it should have.
         Dangerous = "dangerous",
     }
 }
 
-/// What the credential was found to allow, for pages.
+/// The rights of the credential, for pages.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct CredentialStatus {
     /// The state, as in metrics.
     pub state: &'static str,
-    /// What is to be known, in sentences.
+    /// The findings, in sentences.
     pub findings: Vec<String>,
 }
 
-/// Where the status is kept, and what metrics show of it.
+/// Keeps the status, and exports it as a metric.
 #[derive(Debug)]
 pub struct CredentialBoard {
     current: Mutex<CredentialStatus>,
@@ -49,7 +49,7 @@ impl CredentialBoard {
         board
     }
 
-    /// Keeps what was found, with the findings in sentences.
+    /// Sets the state, with the findings in sentences.
     pub fn set(&self, state: CredentialState, findings: Vec<String>) {
         for each in CredentialState::ALL {
             self.gauge.with_label_values(&[each.label()]).set(i64::from(each == state));
@@ -58,14 +58,14 @@ impl CredentialBoard {
             CredentialStatus { state: state.label(), findings };
     }
 
-    /// Keeps why nothing was found, unless something was before.
+    /// Sets the reason for [`CredentialState::Unknown`], unless the state is known.
     pub fn unknown(&self, why: String) {
         if self.get().state == CredentialState::Unknown.label() {
             self.set(CredentialState::Unknown, vec![why]);
         }
     }
 
-    /// What was found.
+    /// The last status.
     pub fn get(&self) -> CredentialStatus {
         // Nothing panics while it is locked.
         self.current.lock().unwrap_or_else(PoisonError::into_inner).clone()

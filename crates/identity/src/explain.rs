@@ -1,4 +1,4 @@
-//! [`Identity::whois`]: whom a pod is taken for, and why.
+//! [`Identity::whois`]: the identity of a pod, and the reasons for it.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -15,19 +15,19 @@ use base::clock::BootTime;
 use proxy::server::Arrival;
 use telemetry::labels::Label;
 
-/// Whom a pod of this node is taken for, by which evidence, and what is missing. As text it is for people: several lines,
-/// each with a label. As JSON it is for `identity-doctor`.
+/// The identity of a pod of this node, the evidence for it, and what is missing. The text is for people: several lines,
+/// each with a label. The JSON is for `identity-doctor`.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Whois {
-    /// The pod that the proxy sees, by address.
+    /// The identity at each of its addresses.
     pub addresses: Vec<(IpAddr, Taken)>,
-    /// Why it has no address, if so.
+    /// Its identity in words, if it has no address of its own.
     pub without: Option<String>,
-    /// What the API server and the kernel say of it.
+    /// The evidence of the API server and of the kernel: labels and texts.
     evidence: Vec<(String, String)>,
 }
 
-/// Whom the clients of an address are taken for.
+/// The identity of the clients at an address.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Taken {
@@ -39,12 +39,12 @@ pub enum Taken {
         pod: String,
         /// Its service account.
         account: String,
-        /// Who says so.
+        /// The source of the evidence.
         evidence: String,
         /// Whether it acts as the node.
         passthrough: bool,
     },
-    /// Nobody: they get 503.
+    /// None: their requests get 503.
     Unknown(String),
     /// Its processes began a moment ago.
     TooYoung,
@@ -89,12 +89,12 @@ impl Identity {
         self.whois(namespace, name).await.to_string()
     }
 
-    /// Whom a pod of this node is taken for. Waits for a scan of the processes, but not longer than a pod does.
+    /// The identity of a pod of this node. Waits for a scan of the processes, but not longer than a pod's request does.
     pub async fn whois(&self, namespace: &str, name: &str) -> Whois {
         let mut whois = Whois { addresses: Vec::new(), without: None, evidence: Vec::new() };
         whois.said("pod", format_args!("{namespace}/{name}"));
         let is_asked_for = |pod: &Pod| *pod.namespace == *namespace && *pod.name == *name;
-        // A pod of this name that ended may still be reported beside the one that replaced it.
+        // An ended pod of this name may still be reported beside its replacement.
         let pods = self.pods.all();
         let found = pods.iter().filter(|pod| is_asked_for(pod)).max_by_key(|pod| !pod.ended);
         let Some(pod) = found else {
@@ -127,13 +127,13 @@ impl Identity {
         }
     }
 
-    /// Whom a new connection from this address would be of.
+    /// The identity that a new connection from this address would get.
     fn taken_for(&self, addr: IpAddr) -> Taken {
         let arrival = Arrival { peer: (addr, 0).into(), accepted: BootTime::now() };
         if self.sandboxes().is_of_node(addr) {
             return Taken::Node;
         }
-        // `look_up` would also reset connections of an earlier owner: a question must not change anything.
+        // `look_up` would also reset connections of an earlier owner: a query must not change anything.
         match self.owner(arrival) {
             Ok(Owner { pod, by, .. }) => Taken::Pod {
                 pod: format!("{}/{}", pod.namespace, pod.name),

@@ -1,9 +1,9 @@
-//! identify: waits until it is known which pod sent a request, and refuses what pods must not get.
+//! identify: waits until the pod that sent a request is known, and refuses what pods must not get.
 //!
-//! `classify` has looked the client up already; only a pod that was not known then waits here. A pod that has just
-//! started is known within milliseconds, when its processes are found.
+//! `classify` has tried to identify the client already; only a pod that was not known then waits here. A pod that has
+//! just started is known within milliseconds, when its processes are found.
 //!
-//! It also answers [`WHO_AM_I`], so that a pod can be asked whom the proxy takes it for.
+//! It also answers [`WHO_AM_I`], so that a pod's identity can be queried from inside it.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use proxy::layers::discovery::Discovery;
 use proxy::layers::filter::{Decide, Decision};
 use proxy::reply::{self, Body};
 
-/// The path under which a client is told who it is.
+/// The path under which a client can read its own identity.
 pub const WHO_AM_I: &str = "/whoami";
 
 /// Identifies the client of a connection.
@@ -28,7 +28,7 @@ pub struct Identify {
     accounts: Accounts,
 }
 
-/// Which accounts there are.
+/// Whether pods and the node have accounts.
 #[derive(Debug, Clone, Copy)]
 struct Accounts {
     of_pods: bool,
@@ -58,10 +58,10 @@ impl From<Outdated> for Error {
 impl<B: From<Body> + 'static> Decide<B> for Identify {
     fn decide(&self, mut request: Box<Request>) -> Decision<B> {
         match request.principal {
-            // It does not depend on who asks.
+            // The answer does not depend on the client.
             Principal::Unknown if Discovery.answers_from_memory(&request) => Decision::Pass(request),
             Principal::Unknown => {
-                // Until it is known who asks, the request must not keep the connection's read buffer.
+                // Until the client is known, the request must not keep the connection's read buffer.
                 request.detach();
                 let (visitor, accounts) = (Arc::clone(&self.visitor), self.accounts);
                 Decision::undecided(async move {
@@ -99,7 +99,7 @@ fn own_answer(request: &Request, accounts: Accounts) -> Option<Result<Response<B
         | Endpoint::ServiceAccounts
         | Endpoint::Legacy
         | Endpoint::Unknown => Some(Err(Error::NoAccount(Arc::clone(pod)))),
-        // In another spelling.
+        // Accounts in another spelling.
         Endpoint::Leaf | Endpoint::Directory if request.path.concerns_accounts() => {
             Some(Err(Error::NoAccount(Arc::clone(pod))))
         }

@@ -1,6 +1,6 @@
-//! Workload Identity: which pod sent a request.
+//! Workload Identity: finds out which pod sent a request.
 //!
-//! [`Identity`] knows the clients of all connections, [`Visitor`] the client of one. [`pods`] decides.
+//! [`Identity`] identifies the clients of all connections; a [`Visitor`] is the client of one. [`pods`] decides.
 //!
 //! A pod is identified at its first request on a connection, by a scan of the processes that began after the connection was
 //! accepted. The connection is then the pod's until the pod ends, also while it is parked: an address can change hands, a
@@ -73,11 +73,10 @@ pub const STALE: Duration = Duration::from_secs(150);
 pub struct Identity {
     attest: Attest,
     passthrough: Vec<AccountName>,
-    /// What the kernel says.
+    /// Pods, as the kernel shows them.
     scans: Scans,
-    /// What the API server says.
+    /// Pods, as the API server reports them.
     pods: Arc<Pods>,
-    /// The accounts of pods.
     workloads: Arc<Workloads>,
     callers: Mutex<HashMap<IpAddr, Arc<Caller>>>,
     /// Requests that wait to be identified, by address.
@@ -87,35 +86,33 @@ pub struct Identity {
     forget: Forget,
     metrics: IdentityMetrics,
     credential: CredentialBoard,
-    /// Set when it is followed.
+    /// Set once the API server is followed.
     api_server: OnceLock<ApiServer>,
 }
 
 /// An identified pod, for pages.
 #[derive(Debug, Clone, Serialize)]
 pub struct CallerRow {
-    /// Its address.
     pub address: IpAddr,
-    /// The pod.
     #[serde(flatten)]
     pub pod: Arc<CallingPod>,
     /// Whether it acts as the node.
     pub passthrough: bool,
 }
 
-/// What is known about pods, in numbers.
+/// Numbers of known pods.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub struct Summary {
     /// Pods that the API server reports.
     pub pods: usize,
     /// Live pods that the kernel shows.
     pub sandboxes: usize,
-    /// Seconds since the API server was last heard from. `None` before its first list.
+    /// Seconds since the API server was last heard from. `None` before its first list, unless pods were restored.
     pub api_age: Option<u64>,
 }
 
 impl Identity {
-    /// Knows no pod yet: [`Identity::pods`] is to be filled.
+    /// Starts without pods: [`Identity::pods`] must be filled.
     pub fn new(
         settings: &Settings,
         workloads: Arc<Workloads>,
@@ -154,7 +151,7 @@ impl Identity {
         observe(&table::IDENTITY_API_AGE, |summary| summary.api_age);
     }
 
-    /// The client of a connection, by the last look at the processes.
+    /// The client of a connection, as of the last scan.
     fn identify(&self, arrival: Arrival) -> Result<Arc<Caller>, NoOwner> {
         let caller = self.look_up(arrival);
         match &caller {
@@ -168,11 +165,13 @@ impl Identity {
 
     fn look_up(&self, arrival: Arrival) -> Result<Arc<Caller>, NoOwner> {
         let addr = arrival.addr();
-        // First, because a pod can give itself the node's address, but not send from it. It needs no scan: the kernel is asked.
+        // First, because a pod can give itself the node's address, but not send from it. This needs no scan: it is read
+        // from the kernel.
         if self.sandboxes().is_of_node(addr) {
             return Ok(Arc::clone(&self.node));
         }
-        // Before what it found. Its age does not matter: a throttled process may read this long after the scan has ended.
+        // Read before the results of the scan. The scan's age does not matter: a throttled process may get here long
+        // after its end.
         if self.scans.last().began < arrival.accepted {
             return Err(Missing::Scan.into());
         }
@@ -238,8 +237,8 @@ impl Identity {
         self.passthrough.iter().any(is_its)
     }
 
-    /// Takes an address away from a known pod if another one has it as well and the API server does not decide between them.
-    /// Resets its connections from before this moment.
+    /// Takes an address away from a known pod if another pod has it as well and the API server does not decide between
+    /// them. Resets its connections from before this moment.
     fn disown(&self, addr: IpAddr, why: &NoOwner, before: BootTime) {
         if !matches!(why, NoOwner::Unidentified(why) if why.is_ambiguous()) {
             return;
@@ -257,18 +256,17 @@ impl Identity {
         }
     }
 
-    /// What the kernel says.
     fn sandboxes(&self) -> &Sandboxes {
         self.scans.sandboxes()
     }
 
-    /// What is known about pods, in numbers.
+    /// Numbers of known pods.
     pub fn summary(&self) -> Summary {
         let api_age = self.pods.age().map(|age| age.as_secs());
         Summary { pods: self.pods.count(), sandboxes: self.sandboxes().count(), api_age }
     }
 
-    /// Why new pods may be unknown, if so. For operators.
+    /// The reason why new pods may be unknown, for operators. `None` if they are known.
     pub fn degraded(&self) -> Option<String> {
         let api_server = self.api_server();
         match self.pods.age() {
@@ -281,15 +279,15 @@ impl Identity {
         }
     }
 
-    /// The API server in words, with its URL if that is known.
+    /// A description of the API server, with its URL if that is known.
     pub fn api_server(&self) -> String {
         let at = self.api_server.get().map(|url| format!(" at {}", url())).unwrap_or_default();
         format!("the API server{at}")
     }
 
-    /// From now on this is the API server.
+    /// Sets the API server that is followed.
     pub fn follows(&self, api_server: ApiServer) {
-        // A process follows one.
+        // A process follows only one.
         let _ = self.api_server.set(api_server);
     }
 

@@ -1,4 +1,4 @@
-//! [`Settings`]: how pods are identified.
+//! [`Settings`]: settings for the identification of pods.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -6,20 +6,20 @@ use std::path::PathBuf;
 use crate::pods::owners::Attest;
 use crate::workloads::Federation;
 
-/// How pods are identified.
+/// Settings for the identification of pods.
 #[derive(Debug, Clone)]
 pub struct Settings {
     /// The node's own `/proc`.
     pub host_proc: PathBuf,
-    /// Where the pods that are known are kept for the next process. `None` if they are not.
+    /// Directory that keeps the known pods for the next process. `None` if they are not kept.
     pub state_dir: Option<PathBuf>,
     /// Whether the API server alone may say which pod has an address.
     pub attest: Attest,
     /// Accounts whose pods act as the node.
     pub passthrough: Vec<AccountName>,
-    /// Where the tokens of pods' accounts come from. `None` if they have none.
+    /// The source of tokens for pods' accounts. `None` if they have none.
     pub federation: Option<Federation>,
-    /// How to reach the API server.
+    /// The node, and the credential for the API server.
     pub cluster: crate::cluster::Settings,
 }
 
@@ -44,12 +44,10 @@ impl AccountName {
 }
 
 impl AccountName {
-    /// Its namespace.
     pub fn namespace(&self) -> &str {
         &self.namespace
     }
 
-    /// Its name.
     pub fn name(&self) -> &str {
         &self.name
     }

@@ -33,7 +33,7 @@ impl Identity {
         }
     }
 
-    /// Requests the accounts of new pods, so that their first request need not wait for it.
+    /// Reads the accounts of new pods in advance, so that their first requests need not wait for them.
     fn expect_pods(&self) {
         for pod in self.pods.all() {
             if pod.has_identity() && !self.is_passed_through(&pod) {
@@ -76,7 +76,7 @@ impl Identity {
                 continue;
             }
             match self.owner(Arrival { peer: (addr, 0).into(), accepted: BootTime::now() }) {
-                // It resets the connections of the pod that had it before.
+                // This resets the connections of the pod that had it before.
                 Ok(owner) => drop(self.caller(addr, &owner)),
                 Err(why) => self.disown(addr, &why, began),
             }

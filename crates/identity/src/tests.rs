@@ -1,4 +1,4 @@
-//! Pods that come and go, on a `/proc` of files and with a view of the API server that the test makes.
+//! Pods that come and go, on a `/proc` of files and with the API server's view set by the test.
 
 mod scanning;
 
@@ -18,7 +18,7 @@ use protocol::metadata::{Doubt, Principal, Sender, ServiceAccount, Unidentified}
 
 const ADDR: &str = "10.8.0.5";
 
-/// Within this time, an unknown pod's processes are scanned twice.
+/// Time within which an unknown pod's processes are scanned twice.
 const FIRST_LOOKS: Duration = Duration::from_millis(60);
 
 /// A running pod.
@@ -41,7 +41,7 @@ pub(crate) fn stranger(peer: SocketAddr) -> Arc<Visitor> {
     Visitor::new(Node::new(Attest::Prefer).identity, Arrival::now(peer))
 }
 
-/// A node, and what was done about its connections.
+/// A node, and the resets of its connections.
 struct Node {
     proc: FakeProc,
     identity: Arc<Identity>,
@@ -102,12 +102,12 @@ impl Node {
 
     /// Scans the processes.
     async fn scan(&self) {
-        // What began in this moment is not to be missed.
+        // A process that began in this moment is not to be missed.
         sleep(Duration::from_millis(1)).await;
         self.identity.scans.since(BootTime::now()).await;
     }
 
-    /// The client of a connection, by another scan.
+    /// The client of a connection, after another scan.
     async fn sender(&self, visitor: &Visitor) -> Result<Sender, Outdated> {
         self.scan().await;
         visitor.sender()
@@ -174,7 +174,7 @@ async fn when_an_address_changes_hands_older_connections_are_cut_and_outdated() 
     assert_eq!(node.sender(&before).await.as_ref().map(name), Ok("p1"));
     let cuts = node.cuts();
 
-    // The API server has not noticed that the old pod is gone.
+    // The API server has not reported yet that the old pod is gone.
     node.proc.end(100);
     node.start(101, &new, ADDR);
     node.identity.pods.apply(new);
@@ -253,14 +253,14 @@ async fn connections_end_when_another_pod_has_their_address_as_well() {
     sleep(VERIFY_INTERVAL * 2).await;
     let cuts = node.cuts();
     node.start_at(60, 101, &new, ADDR);
-    // A scan for anybody shows it.
+    // Any later scan shows it.
     node.scan().await;
     let scanned = node.identity.scans.last().began;
     sleep(VERIFY_INTERVAL).await;
     assert_eq!(kept.sender(), Err(Outdated));
     assert_eq!(node.cuts.lock().expect("no panic")[cuts..], [(ADDR.parse().expect("an address"), scanned)]);
     assert_eq!(node.identity.rows().len(), 0);
-    // Its own word does not suffice, but that of the API server.
+    // The kernel's evidence is not enough, the API server's is.
     assert_eq!(node.sender(&node.connect(ADDR)).await, Ok((Principal::Unknown, None)));
     let reported = Pod { addresses: vec![ADDR.parse().expect("an address")], ..new };
     node.identity.pods.apply(reported);
@@ -394,7 +394,7 @@ async fn one_address_and_all_together_hold_few_seats_while_they_are_unknown() {
         (0..addresses * requests).map(each).collect()
     };
     let few = MAX_WAITING / 2 / MAX_WAITING_OF_ONE;
-    // Until they wait.
+    // Lets them wait.
     let settle = || sleep(Duration::from_millis(5));
     let of_one = of_each(1, MAX_WAITING_OF_ONE + 2, 1);
     settle().await;

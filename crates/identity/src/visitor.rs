@@ -11,10 +11,10 @@ use crate::pods::owners::NoOwner;
 use protocol::metadata::{Missing, Principal, Sender, Unidentified};
 use proxy::server::Arrival;
 
-/// Maximum wait for a pod to become known. Client libraries give up after 3 s.
+/// Maximum time to wait until a pod is known. Client libraries give up after 3 s.
 pub(super) const MAX_WAIT: Duration = Duration::from_secs(2);
 
-/// First and longest intervals between attempts. A further attempt is by a scan that is not older than the first interval.
+/// Initial and maximum interval between attempts. A further attempt uses a scan that is not older than the initial interval.
 const FIRST_INTERVAL: Duration = Duration::from_millis(20);
 const MAX_INTERVAL: Duration = Duration::from_millis(200);
 
@@ -23,11 +23,11 @@ const MAX_INTERVAL: Duration = Duration::from_millis(200);
 pub struct Visitor {
     pub(super) arrival: Arrival,
     identity: Arc<Identity>,
-    /// Set when it is identified.
+    /// Set once it is identified.
     caller: OnceLock<Arc<Caller>>,
 }
 
-/// The connection is not that of the pod which now has its address, or its pod has ended.
+/// The connection does not belong to the pod that now has its address, or its pod has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Outdated;
 
@@ -42,7 +42,7 @@ impl Visitor {
         self.identity.workloads.federation().is_some()
     }
 
-    /// Who sends requests on this connection: [`Principal::Unknown`] if that is not known yet.
+    /// The sender of the requests on this connection: [`Principal::Unknown`] if it is not known yet.
     pub fn sender(&self) -> Result<Sender, Outdated> {
         if let Some(caller) = self.caller.get() {
             return self.identity.still(caller);
@@ -82,7 +82,7 @@ impl Visitor {
             if waiting.is_none() || Instant::now() >= deadline {
                 return Ok(Err(self.unidentified(why)));
             }
-            // A change of the API server's view, or the time for another scan.
+            // Until the API server's view changes, or it is time for another scan.
             let _ = timeout_at(deadline.min(Instant::now() + interval), changes.changed()).await;
             interval = (interval * 2).min(MAX_INTERVAL);
             if timeout_at(deadline, identity.scans.within(FIRST_INTERVAL)).await.is_err() {

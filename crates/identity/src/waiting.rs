@@ -31,7 +31,7 @@ impl Drop for Waiting {
 }
 
 impl Identity {
-    /// Lets a request from this address wait, if not too many do. Each takes memory and asks again for a scan.
+    /// Lets a request from this address wait, unless too many are waiting. Each takes memory and requests further scans.
     pub(super) fn let_wait(self: &Arc<Self>, addr: IpAddr) -> Option<Waiting> {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         let all: usize = waiting.values().sum();

@@ -1,4 +1,4 @@
-//! The rights that the proxy asks about, and that `identity doctor` gives, are those of the files.
+//! The rights that the proxy reviews, and that `identity doctor` gives, are those of the files.
 
 use std::collections::BTreeSet;
 
@@ -22,7 +22,7 @@ fn the_rights_that_are_asked_about_are_those_of_the_files() {
     }
 }
 
-/// The rights of a role, as the proxy writes them.
+/// The rights of a role, in the form of the proxy.
 fn given_by(file: &str, role: &str) -> BTreeSet<String> {
     let objects = manifest(file, AUDIENCE);
     let role = objects.iter().find(|object| object["kind"] == "ClusterRole" && object["metadata"]["name"] == role);

@@ -1,4 +1,4 @@
-//! What the proxy finds out about its credential.
+//! The proxy's findings about its credential.
 
 use std::path::Path;
 
@@ -27,7 +27,7 @@ impl Lab {
         Self { server, admin, token }
     }
 
-    /// What is found about the proxy's account, acting as its node or as itself.
+    /// The findings about the proxy's account, acting as its node or as itself.
     fn of_account(&self, acts_as_node: bool) -> Report {
         let file = self.server.own_account_kubeconfig(self.server.addr(), &self.token, acts_as_node);
         of_kubeconfig(&file, NODE, AUDIENCE)
@@ -67,9 +67,9 @@ impl Lab {
         objects
     }
 
-    /// Tokens that were issued so far. The proxy must not add to them to find out what it could.
+    /// Number of tokens issued so far. The proxy must not add to them to find out what it could get.
     fn issued(&mut self) -> u64 {
-        // Not JSON, so it is read as it is.
+        // Not JSON, so it is read as text.
         let metrics = self.admin.text("/metrics");
         let counts = metrics.lines().filter(|line| {
             line.starts_with("apiserver_request_total{")
@@ -95,7 +95,7 @@ fn said(report: &Report) -> Vec<String> {
     report.findings.iter().map(ToString::to_string).collect()
 }
 
-/// Asks until nothing is found.
+/// Reviews until there is no finding.
 fn eventually_nothing(ask: impl Fn() -> Report) {
     eventually(|| {
         let report = ask();
@@ -103,7 +103,7 @@ fn eventually_nothing(ask: impl Fn() -> Report) {
     });
 }
 
-/// Asks until there is one finding, as bad as this, that has these words.
+/// Reviews until there is one finding, with this severity and these words.
 fn eventually_only(severity: Severity, words: &[&str], ask: impl Fn() -> Report) {
     eventually(|| {
         let report = ask();
@@ -173,7 +173,7 @@ pub(super) fn a_right_that_is_missing_is_named() {
         lab.admin.unapply(way);
     }
 
-    // What the nodes lack, not the account.
+    // A right that the nodes lack, not the account.
     for way in [OWN_NODE, KUBELET] {
         lab.admin.apply(way, "another-audience");
         let ask = || if way == OWN_NODE { lab.of_account(true) } else { lab.of_kubelet() };
@@ -208,7 +208,7 @@ pub(super) fn the_fence_is_found_and_so_is_each_hole_in_it() {
     lab.admin.apply(&FENCED[..1], AUDIENCE);
     eventually_only(Severity::Notice, &["the last resort"], || lab.of_account(false));
 
-    // The validations after the first, which is about the token that asks.
+    // The validations after the first, which is about the requesting token.
     let holes = [(1, "for the API server itself"), (2, "bound to no pod"), (3, "for more than an hour")];
     for (at, hole) in holes {
         let open = |policy: &mut Value| drop(policy["spec"]["validations"].as_array_mut().map(|all| all.remove(at)));
@@ -247,7 +247,7 @@ pub(super) fn rights_over_others_are_found() {
         }
         eventually_nothing(|| lab.of_account(true));
     }
-    // The startup taint's right is bounded by its policy.
+    // The startup taint's right is limited by its policy.
     lab.admin.apply(&STARTUP_TAINT[1..], "");
     eventually_only(Severity::Dangerous, &["taints of every node", "the verb patch for nodes"], || {
         lab.of_account(true)
@@ -257,7 +257,7 @@ pub(super) fn rights_over_others_are_found() {
     let node = lab.admin.patiently("GET", &format!("/api/v1/nodes/{NODE}"), None).body;
     assert_eq!(node["metadata"]["annotations"], Value::Null, "nothing was changed to find out");
 
-    // An administrator may do all of that, and nothing confines that.
+    // An administrator may do all of that, and nothing limits that.
     let report = of_kubeconfig(&lab.server.admin_kubeconfig(), NODE, AUDIENCE);
     let found = said(&report);
     assert_eq!((found.len(), report.severity()), (5, Some(Severity::Dangerous)), "{found:#?}");

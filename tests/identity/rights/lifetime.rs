@@ -1,4 +1,4 @@
-//! How long the tokens last that a node gets for Google: for ever, unless `identity-short-tokens` bounds it.
+//! Lifetime of the tokens that a node gets for Google: unlimited, unless `identity-short-tokens` limits it.
 
 use serde_json::{Value, json};
 
@@ -16,7 +16,7 @@ fn spec(pod: &PodObject, audiences: &[&str], seconds: u64) -> Value {
     spec
 }
 
-/// For how long the API server says that a token is valid, in seconds. It forgets a policy of an earlier way a moment later.
+/// Lifetime of a token according to the API server, in seconds. It forgets a policy of an earlier way a moment later.
 fn life(client: &mut Client, pod: &PodObject, seconds: u64) -> u64 {
     let target = format!("/api/v1/namespaces/{}/serviceaccounts/{}/token", pod.namespace, pod.account);
     eventually(|| {
@@ -44,21 +44,21 @@ pub(super) fn a_node_gets_tokens_for_a_century_unless_a_policy_bounds_them() {
         for (what, audiences, seconds, status) in [
             ("what the proxy asks for", &[AUDIENCE][..], 3600, 201),
             ("a second more", &[AUDIENCE], 3601, 422),
-            // The policy would refuse it; the API server lets nodes ask for one audience alone.
+            // The policy would refuse it; the API server lets nodes request one audience only.
             ("for two audiences", &[AUDIENCE, AUDIENCE], 3601, 403),
             // The kubelet mounts such tokens for an hour and some seconds.
             ("for the API server", &[], 3607, 201),
         ] {
             assert_eq!(ask(&mut client, &pod, &spec(&pod, audiences, seconds)), status, "{way:?}: {what}");
         }
-        // The proxy tells it from a right that is missing.
+        // The proxy distinguishes it from a missing right.
         let kubeconfig = match way {
             Way::OwnNode => server.own_account_kubeconfig(server.addr(), &token, true),
             Way::Kubelet | Way::Fenced => server.node_kubeconfig(server.addr()),
         };
         let found = of_kubeconfig(&kubeconfig, NODE, AUDIENCE).findings;
         assert!(found.is_empty(), "{way:?}: {found:?}");
-        // Who is no node is not judged.
+        // The policy does not concern clients that are no nodes.
         assert_eq!(ask(&mut admin, &pod, &spec(&pod, &[AUDIENCE], CENTURY)), 201);
         admin.unapply(SHORT_TOKENS);
         admin.unapply(way.files());

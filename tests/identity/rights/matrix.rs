@@ -1,4 +1,4 @@
-//! Each credential against all that a thief would ask for.
+//! Each credential against all requests that a thief would send.
 
 use serde_json::{Value, json};
 
@@ -41,7 +41,7 @@ impl Pods {
     }
 }
 
-/// What is asked for, and the status that each way gets: own node, kubelet, fenced.
+/// A request, and the status that each way gets: own node, kubelet, fenced.
 type Row = (&'static str, fn(&mut Client, &Pods) -> u16, [u16; 3]);
 
 const ROWS: &[Row] = &[
@@ -169,11 +169,11 @@ fn of_no_use_elsewhere(way: Way, server: &ApiServer, admin: &mut Client, token: 
     let spec = bound(&pods.own, AUDIENCE);
     let (mut as_the_other, mut of_no_pod, refused) = match way {
         Way::OwnNode => (server.own_account(token, ELSEWHERE), server.own_account(&unbound, NODE), 403),
-        // It has rights without acting as a node, and none to do so.
+        // It has rights without acting as a node, and none to act as one.
         Way::Fenced => (server.own_account(token, NODE), server.own_account_itself(&unbound), 422),
         Way::Kubelet => (server.own_account(token, NODE), server.own_account_itself(&unbound), 403),
     };
-    // What the account could do as its node before is remembered for some seconds.
+    // The account's earlier rights as its node are remembered for some seconds.
     eventually(|| match ask(&mut as_the_other, &pods.own, &spec) {
         403 => Ok(()),
         status => Err((way, status)),

@@ -1,5 +1,5 @@
-//! What the credentials of `deploy/components/identity-*` can do, with the API server's own word for each, and what the
-//! proxy finds out about them.
+//! The rights of the credentials of `deploy/components/identity-*`, with the API server's own answer for each, and the
+//! proxy's findings about them.
 
 pub mod files;
 mod findings;
@@ -21,7 +21,6 @@ use matrix::each_way_mints_what_its_file_says;
 use own::the_proxy_serves_pods_with_its_own_account_either_way;
 use race::pods_that_were_just_created_elsewhere_get_no_tokens;
 
-/// The tests of this module.
 pub const TESTS: &[Test] = tests![
     each_way_mints_what_its_file_says,
     a_node_gets_tokens_for_a_century_unless_a_policy_bounds_them,
@@ -98,7 +97,7 @@ fn ask(client: &mut Client, pod: &PodObject, spec: &Value) -> u16 {
     answer.status
 }
 
-/// Asks again until it is so. The API server's caches lag by moments, and what it has allowed once it allows for seconds.
+/// Retries until it succeeds. The API server's caches lag by moments, and what it has allowed once it allows for seconds.
 pub fn eventually<T, E: std::fmt::Debug>(mut is_so: impl FnMut() -> Result<T, E>) -> T {
     let began = tokio::time::Instant::now();
     loop {

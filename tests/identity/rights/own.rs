@@ -1,4 +1,4 @@
-//! The proxy itself with its own account: pods get their tokens, and it says what that account may do.
+//! The proxy itself with its own account: pods get their tokens, and it reports the rights of that account.
 
 use super::{Way, eventually};
 use crate::google::{Cloud, POOL};
@@ -10,7 +10,7 @@ use crate::world::World;
 pub(super) fn the_proxy_serves_pods_with_its_own_account_either_way() {
     let world = World::new();
     let mut api = world.server.admin();
-    // Lets nodes ask for the audience, which the first way needs, too.
+    // Lets nodes request the audience, which the first way needs, too.
     let google = Cloud::start(&world, &mut api);
     linked_accounts(&mut api, &google, 1);
     let token = api.own_token(NODE);
@@ -18,7 +18,7 @@ pub(super) fn the_proxy_serves_pods_with_its_own_account_either_way() {
     for (way, flags, state) in
         [(Way::OwnNode, &[][..], "confined"), (Way::Fenced, &["--impersonate-node=false"], "last_resort")]
     {
-        // What it finds first is what it shows: it does not ask again for minutes.
+        // The first result is shown: the next review is minutes later.
         way.apply(&mut api, &mut way.client(&world.server, &token), &pod.object, POOL);
         let google_flags = google.flags();
         let args: Vec<&str> = google_flags.iter().map(String::as_str).chain(flags.iter().copied()).collect();

@@ -1,10 +1,10 @@
-//! Pods that were created on another node a moment ago: whatever decides must not take what it does not know yet for allowed.
+//! Pods that were created on another node a moment ago: a decision must not treat an unknown pod as allowed.
 
 use super::{AUDIENCE, ELSEWHERE, WAYS, Way, ask, bound};
 use crate::is_full_size;
 use crate::kube::{ApiServer, NODE};
 
-/// Pods that are created and asked for, for each way.
+/// Number of pods that are created and requested for, for each way.
 fn pods() -> usize {
     if is_full_size() { 1000 } else { 200 }
 }
@@ -14,7 +14,7 @@ pub(super) fn pods_that_were_just_created_elsewhere_get_no_tokens() {
     let mut admin = server.admin();
     let token = admin.own_token(NODE);
     admin.create_account("a", "app");
-    // The account has a pod here, so what refuses is what knows where each pod is.
+    // The account has a pod here, so a refusal comes from the knowledge of each pod's node.
     let own = admin.create_pod("a", "own", "app", NODE);
     for way in WAYS {
         let mut client = way.client(&server, &token);

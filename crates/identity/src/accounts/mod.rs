@@ -3,8 +3,8 @@
 //! It answers everything below `service-accounts/` except tokens, as GKE's metadata server does. A token request passes
 //! if it is about the pod's own account. Requests of the node pass.
 //!
-//! How an account acts at Google is read from the API server when its first pod is scheduled. A request that comes before
-//! that waits.
+//! The Google identity of an account is read from the API server when its first pod is scheduled. A request that comes
+//! before that waits.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ use proxy::reply::{self, Body};
 
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 
-/// Whose accounts there are, and what they are called.
+/// The accounts of workloads, and their names.
 #[derive(Debug, Clone)]
 pub struct Accounts {
     workloads: Arc<Workloads>,
@@ -35,7 +35,7 @@ impl Accounts {
         Some(Self { workloads: Arc::clone(workloads), names: Arc::clone(workloads.names()?) })
     }
 
-    /// Knows the e-mail of each workload's account.
+    /// A function that returns the e-mail of a workload's account.
     pub fn emails(&self) -> OwnEmail {
         let accounts = self.clone();
         Hook::new(Arc::new(move |id| {
@@ -54,7 +54,7 @@ impl Accounts {
         usable.map(|workload| self.names.email(&workload).to_string())
     }
 
-    /// Decides about a request for the account of this workload.
+    /// Answers or passes on a request about the account of this workload.
     fn judge(&self, request: Box<Request>, asked: &Asked, workload: &Workload) -> Decision {
         match self.answer(&request, asked, workload) {
             Some(answer) => Decision::Answer(answer),
@@ -62,7 +62,7 @@ impl Accounts {
         }
     }
 
-    /// The answer to what is asked of a workload's account. `None` if that is left to others.
+    /// The response to a request about a workload's account. `None` if another layer answers it.
     fn answer(&self, request: &Request, asked: &Asked, workload: &Workload) -> Option<Answer<Body>> {
         if let Some(account) = asked.account().filter(|account| !self.names.is_own(account, workload)) {
             return Some(Ok(self.not_its_own(account, workload)));
@@ -108,7 +108,7 @@ impl From<LinkError> for AccountError {
     }
 }
 
-/// What a workload asks of its accounts. `None` for any other request.
+/// Parses a workload's request about its accounts. `None` for any other request.
 fn own(request: &Request) -> Option<(WorkloadId, Asked)> {
     let Principal::Workload(id) = request.principal else { return None };
     Some((id, Asked::parse(&request.path)?))

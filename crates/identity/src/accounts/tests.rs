@@ -49,7 +49,7 @@ impl Scene {
         Box::new(Request { principal, ..Request::get(MetadataPath::parse(&target).expect("a path"), query) })
     }
 
-    /// The answer to a request, whose status is 299 if it was passed on.
+    /// The response to a request, whose status is 299 if it was passed on.
     async fn ask(&self, request: Box<Request>) -> Result<(u16, String), Error> {
         let inner = tower::service_fn(async |_: Box<Request>| {
             Ok::<_, Error>(reply::local(StatusCode::from_u16(299).expect("a status"), reply::APPLICATION_TEXT, ""))

@@ -1,4 +1,4 @@
-//! [`AccountObject`]: the fields of a service account that matter here.
+//! [`AccountObject`]: the fields of a service account that the proxy reads.
 
 use serde::Deserialize;
 
@@ -6,7 +6,6 @@ use serde::Deserialize;
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct AccountObject {
-    /// Who it is.
     pub metadata: AccountMetadata,
 }
 
@@ -14,13 +13,12 @@ pub struct AccountObject {
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct AccountMetadata {
-    /// Its UID.
     pub uid: String,
-    /// Whom it is at Google.
+    /// Its Google identity.
     pub annotations: Option<AccountAnnotations>,
 }
 
-/// The annotations of a service account that say whom it is at Google, not parsed yet. GKE has the same.
+/// The annotations of a service account that name its Google identity, not parsed yet. GKE has the same annotations.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct AccountAnnotations {

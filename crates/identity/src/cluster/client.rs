@@ -1,4 +1,4 @@
-//! [`Clients`]: the client for the API server, renewed so that it has the present credential.
+//! [`Clients`]: the client for the API server, renewed so that it uses the current credential.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -22,28 +22,28 @@ const MAX_AGE: Duration = Duration::from_secs(5 * 60);
 /// Maximum time to connect, without TLS.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// An idle connection is probed after this time, and then this often. With three unanswered probes the connection is
+/// Idle time before a connection is probed, and interval between probes. With three unanswered probes the connection is
 /// lost: a watch notices after 30 s that the API server's machine is gone.
 const KEEP_ALIVE: (Duration, Duration) = (Duration::from_secs(15), Duration::from_secs(5));
 const KEEP_ALIVE_PROBES: u32 = 3;
 
-/// How long sent bytes may be unacknowledged.
+/// Maximum time until sent bytes are acknowledged.
 const UNACKNOWLEDGED: Duration = Duration::from_secs(15);
 
-/// How long an unused connection is kept, and how many.
+/// Time for which an unused connection is kept, and maximum number of unused connections.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 const MAX_IDLE_CONNECTIONS: usize = 1;
 
-/// In whose name requests are sent.
+/// The identity used for API server requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Name {
-    /// This node's.
+    /// This node.
     Node,
-    /// That of the credential itself.
+    /// The credential's own user.
     Own,
 }
 
-/// The client in use, and what the next one is made from.
+/// The client in use, and the settings for the next one.
 pub(super) struct Clients {
     settings: Settings,
     name: Name,
@@ -52,10 +52,10 @@ pub(super) struct Clients {
     renewing: tokio::sync::Mutex<()>,
 }
 
-/// What a request does about a client that is due.
+/// The action of a request when the client is due.
 enum Turn<'a> {
     Use(Client),
-    /// It makes the next one. No other does until this is dropped.
+    /// Make the next client. No other request makes one until the guard is dropped.
     Make(tokio::sync::MutexGuard<'a, ()>),
 }
 
@@ -73,7 +73,7 @@ impl Current {
         Self { client, server, renew_at: Some(Instant::now() + MAX_AGE), is_refused: false }
     }
 
-    /// The client, unless it is time for a new one.
+    /// The client, unless it is due for renewal.
     fn unless_due(&self) -> Option<Client> {
         let is_due = self.renew_at.is_some_and(|renew_at| Instant::now() >= renew_at);
         (!is_due).then(|| self.client.clone())
@@ -99,7 +99,7 @@ impl Clients {
         Self { settings, name: Name::Node, current: Mutex::new(current), renewing: tokio::sync::Mutex::default() }
     }
 
-    /// A client with the same credential that acts as nobody else, and as whom the others act.
+    /// Clients with the same credential that impersonate nobody, and the user that these clients impersonate.
     pub(super) async fn bare(&self) -> Result<(Self, Option<String>), ClusterError> {
         let acts_as = config(&self.settings).await?.auth_info.impersonate;
         Ok((Self::new(self.settings.clone(), Name::Own).await?, acts_as))
@@ -114,8 +114,8 @@ impl Clients {
         self.lock().server.clone()
     }
 
-    /// A client with the present credential. While that cannot be read, the client with the one before, which may still
-    /// be good; but not once it was refused.
+    /// A client with the current credential. While that cannot be read, the client with the previous one, which may
+    /// still be valid; but not once it was refused.
     pub(super) async fn current(&self) -> Result<Client, ClusterError> {
         match self.turn().await {
             Turn::Use(client) => Ok(client),
@@ -123,8 +123,8 @@ impl Clients {
         }
     }
 
-    /// Whose turn it is to make the next client, if it is due. One request makes it, because each has a TLS configuration
-    /// and connections of its own. Others use the one before meanwhile, or wait if that was refused.
+    /// Decides whether a request makes the next client, if it is due. One request makes it, because each client has a TLS
+    /// configuration and connections of its own. The others use the previous client meanwhile, or wait if that was refused.
     async fn turn(&self) -> Turn<'_> {
         if let Some(client) = self.lock().unless_due() {
             return Turn::Use(client);
@@ -155,7 +155,7 @@ impl Clients {
         Ok(current.client.clone())
     }
 
-    /// The credential was refused: the next client is made from what the files have then.
+    /// Records that the credential was refused: the next client is made from the current contents of the files.
     pub(super) fn refused(&self) {
         let mut current = self.lock();
         if current.renew_at.is_some() {
@@ -206,13 +206,13 @@ pub(super) async fn config(settings: &Settings) -> Result<Config, ClusterError> 
     }
 }
 
-/// Acts as this node: the API server then bounds the account to what the node may do.
+/// Impersonates this node: the API server then limits the account to what the node may do.
 pub(super) fn act_as(config: &mut Config, node: &NodeName) {
     config.auth_info.impersonate = Some(format!("{NODE_PREFIX}{node}"));
 }
 
-/// Makes a client. kube's own stack retries, logs each failure and does not probe idle connections; here it is done
-/// once, in `pods::watch`.
+/// Makes a client. kube's own stack retries, logs each failure and does not probe idle connections; here retries and
+/// logs are in one place, `pods::watch`.
 pub(super) fn connect(config: Config) -> Result<Client, kube::Error> {
     let mut tcp = HttpConnector::new();
     tcp.enforce_http(false);
@@ -261,7 +261,7 @@ mod tests {
         Arc::new(clients)
     }
 
-    /// How many clients are made for 50 requests at once, and how long these take.
+    /// Number of clients made for 50 requests at once, and the time that these take.
     async fn made(clients: &Arc<Clients>) -> (u32, Duration) {
         let (made, began) = (Arc::new(AtomicU32::new(0)), Instant::now());
         let mut asking = JoinSet::new();

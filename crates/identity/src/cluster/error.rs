@@ -1,4 +1,4 @@
-//! [`ClusterError`] and [`RequestError`]: why the API server cannot be asked, and why it did not answer.
+//! [`ClusterError`] and [`RequestError`]: errors before a request to the API server, and errors of a request.
 
 use std::error::Error;
 use std::path::PathBuf;
@@ -8,7 +8,7 @@ use http::StatusCode;
 use kube::client::AuthError;
 use kube::config::{InClusterError, KubeconfigError};
 
-/// The settings or files from which the API server and the credential are known are of no use.
+/// The settings or files that describe the API server and the credential are unusable.
 #[derive(Debug, thiserror::Error)]
 pub enum ClusterError {
     /// The kubeconfig, or a file that it names, cannot be read or is invalid.
@@ -17,20 +17,10 @@ pub enum ClusterError {
          the paths that they have on the node",
         .file.display()
     )]
-    Kubeconfig {
-        /// The kubeconfig.
-        file: PathBuf,
-        /// What is wrong.
-        error: KubeconfigError,
-    },
-    /// The kubeconfig asks for something that this client cannot do.
+    Kubeconfig { file: PathBuf, error: KubeconfigError },
+    /// The kubeconfig requests something that this client does not support.
     #[error("kubeconfig {}: {field} is not supported", .file.display())]
-    Unsupported {
-        /// The kubeconfig.
-        file: PathBuf,
-        /// The field.
-        field: &'static str,
-    },
+    Unsupported { file: PathBuf, field: &'static str },
     /// This process has no service account.
     #[error(
         "no service account: {0}. In a pod, mount a token as deploy/components/identity-account does; elsewhere, pass \
@@ -42,15 +32,14 @@ pub enum ClusterError {
     Credential {
         /// The URL of the API server.
         server: String,
-        /// What is wrong.
         error: Box<kube::Error>,
     },
 }
 
-/// Why the API server did not answer as it should.
+/// Error of a request to the API server.
 #[derive(Debug, thiserror::Error)]
 pub enum RequestError {
-    /// It cannot be asked.
+    /// The settings or the credential are unusable.
     #[error(transparent)]
     Cluster(#[from] ClusterError),
     /// No connection, or it was lost before the response began.
@@ -59,28 +48,27 @@ pub enum RequestError {
     /// The connection was lost in the middle of the response.
     #[error("the connection to the API server was lost: {0}")]
     Lost(String),
-    /// The connection is there, but nothing is received.
+    /// The connection is open, but nothing is received.
     #[error("nothing was received from the API server for {} s", .0.as_secs())]
     Silent(Duration),
-    /// It refused.
+    /// The API server refused the request.
     #[error("the API server answered {status}: {message}{hint}")]
     Refused {
-        /// The status.
         status: StatusCode,
-        /// Its words.
+        /// The API server's message.
         message: String,
-        /// What to do, or nothing.
+        /// Advice for the operator, or empty.
         hint: &'static str,
     },
-    /// The version from which a watch was to go on is too old. Lists anew.
+    /// The version from which a watch was to resume is too old. A new list is needed.
     #[error("the API server no longer has what happened since: {0}")]
     Expired(String),
-    /// The response is not what the API server's protocol says.
+    /// The response does not follow the API server's protocol.
     #[error("the API server's answer makes no sense: {0}")]
     Invalid(String),
 }
 
-/// What went wrong, for counting, and for reporting each thing once.
+/// The kind of an error, for counting, and for reporting each kind once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Failure {
     /// The settings or the credential.
@@ -91,14 +79,14 @@ pub enum Failure {
     Silent,
     /// Refused with this status.
     Refused(StatusCode),
-    /// The version was too old.
+    /// The version of a watch was too old.
     Expired,
-    /// The answer makes no sense.
+    /// The response is invalid.
     Invalid,
 }
 
 impl RequestError {
-    /// What went wrong.
+    /// The kind of this error.
     pub fn failure(&self) -> Failure {
         match self {
             Self::Cluster(_) => Failure::Cluster,
@@ -111,7 +99,7 @@ impl RequestError {
     }
 }
 
-/// Tells a credential that cannot be used from an API server that cannot be reached.
+/// Distinguishes an unusable credential from an unreachable API server.
 pub(super) fn not_sent(server: String, error: kube::Error) -> RequestError {
     match error {
         kube::Error::Auth(_) | kube::Error::HttpError(_) => {

@@ -1,4 +1,4 @@
-//! [`Events`]: what the API server says of pods, one event after the other.
+//! [`Events`]: the API server's events about pods, one after the other.
 
 use bytes::{Buf, Bytes};
 use http::StatusCode;
@@ -16,7 +16,7 @@ use super::hints::Hint;
 use super::object::{ListMetadata, PodList, PodObject, Refusal};
 use super::prune::{Pruner, Shape};
 
-/// Maximum bytes that are kept of an event: by far more than all fields of a pod take.
+/// Maximum bytes that are kept of an event: far more than all fields of a pod take.
 const MAX_EVENT_BYTES: usize = 1 << 20;
 
 /// Maximum bytes that are kept of a list, some thousand pods. A node has some hundred.
@@ -28,18 +28,17 @@ const MAX_ACCOUNT_BYTES: usize = 512 << 10;
 /// Maximum bytes that are kept of a node. Its taints and labels have some thousand.
 const MAX_NODE_BYTES: usize = 512 << 10;
 
-/// What happened.
+/// An event of a watch of pods.
 #[derive(Debug)]
 pub enum Event {
     /// A pod was added or modified, or is in the list at the beginning.
     Applied(PodObject),
     /// A pod is gone.
     Deleted(PodObject),
-    /// Nothing happened up to this version.
+    /// No change up to this version.
     Bookmark {
-        /// The version.
         version: String,
-        /// Whether the list at the beginning is whole.
+        /// Whether the list at the beginning is complete.
         ends_list: bool,
     },
 }
@@ -77,7 +76,7 @@ impl Events {
     pub async fn next(&mut self) -> Result<Option<Event>, RequestError> {
         loop {
             if self.incoming.chunk.is_empty() && !self.incoming.receive().await? {
-                // A line without its end is not an event.
+                // A line without its newline is not an event.
                 return Ok(None);
             }
             let (read, is_whole) = self.pruner.read_line(&self.incoming.chunk);
@@ -117,12 +116,12 @@ pub(super) async fn read_account(body: Body) -> Result<AccountObject, RequestErr
     read_pruned(body, Shape::Account, MAX_ACCOUNT_BYTES).await
 }
 
-/// Reads what matters of a node.
+/// Reads the needed fields of a node.
 pub(super) async fn read_node<T: DeserializeOwned>(body: Body) -> Result<T, RequestError> {
     read_pruned(body, Shape::Node, MAX_NODE_BYTES).await
 }
 
-/// Reads an object, of which at most so many bytes are kept.
+/// Reads an object, and keeps at most `max` bytes of it.
 async fn read_pruned<T: DeserializeOwned>(body: Body, shape: Shape, max: usize) -> Result<T, RequestError> {
     let mut incoming = Incoming::new(body);
     let mut pruner = Pruner::new(shape);
@@ -135,7 +134,7 @@ async fn read_pruned<T: DeserializeOwned>(body: Body, shape: Shape, max: usize) 
     serde_json::from_slice(pruner.kept()).map_err(invalid)
 }
 
-/// Reads a whole response of at most so many bytes, into memory that is wiped.
+/// Reads a whole response of at most `max` bytes, into memory that is wiped.
 pub(super) async fn read_whole(body: Body, max: usize) -> Result<Zeroizing<Vec<u8>>, RequestError> {
     let mut incoming = Incoming::new(body);
     // It never grows: that would leave a copy behind which is not wiped.
@@ -150,7 +149,7 @@ pub(super) async fn read_whole(body: Body, max: usize) -> Result<Zeroizing<Vec<u
     Ok(whole)
 }
 
-/// What was received and not read yet.
+/// Received bytes that are not read yet.
 pub(super) struct Incoming {
     body: Body,
     chunk: Bytes,
@@ -184,10 +183,10 @@ impl Incoming {
     }
 }
 
-/// Maximum bytes that are read of a refusal.
+/// Maximum number of bytes read of a refusal.
 const MAX_REFUSAL_BYTES: usize = 16 << 10;
 
-/// The API server's words for a response with this status, or the first that came of them.
+/// Reads the API server's error message for a response with this status, truncated if incomplete.
 pub(super) async fn read_refusal(status: StatusCode, body: Body, hint: Hint) -> RequestError {
     let mut incoming = Incoming::new(body);
     let mut text = Vec::new();
@@ -195,7 +194,7 @@ pub(super) async fn read_refusal(status: StatusCode, body: Body, hint: Hint) -> 
         text.extend_from_slice(&std::mem::take(&mut incoming.chunk));
     }
     let mut refusal: Refusal = serde_json::from_slice(&text).unwrap_or_default();
-    // Not the API server, but something in front of it.
+    // Not from the API server, but from something in front of it.
     if refusal.message.is_empty() {
         let text = String::from_utf8_lossy(&text);
         refusal.message = text.chars().filter(|char| !char.is_control()).take(200).collect();

@@ -1,11 +1,11 @@
-//! [`NodeFacts`]: what a node is called.
+//! [`NodeFacts`]: a node's UID and zone.
 
 use serde::Deserialize;
 
-/// The taint of a node whose cloud has not described it yet.
+/// The taint of a node that its cloud has not described yet.
 const UNINITIALIZED: &str = "node.cloudprovider.kubernetes.io/uninitialized";
 
-/// What a node's object says of the machine.
+/// The fields of a node's object that describe the machine.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct NodeFacts {
@@ -39,7 +39,6 @@ struct Taint {
 }
 
 impl NodeFacts {
-    /// Its UID.
     pub fn uid(&self) -> Option<&str> {
         Some(&*self.metadata.uid).filter(|uid| !uid.is_empty())
     }
@@ -49,7 +48,7 @@ impl NodeFacts {
         self.metadata.labels.as_ref()?.zone.as_deref().filter(|zone| !zone.is_empty())
     }
 
-    /// Whether its labels may still come. Until then no ordinary pod is scheduled on it.
+    /// Whether its labels may still be missing. While they are, no ordinary pod is scheduled on it.
     pub fn is_uninitialized(&self) -> bool {
         self.spec.taints.iter().flatten().any(|taint| taint.key == UNINITIALIZED)
     }

@@ -21,14 +21,13 @@ pub struct Fake {
     requests: mpsc::UnboundedReceiver<Asked>,
 }
 
-/// A request. Dropped without an answer, it is a connection that is refused.
+/// A request. Dropped without a response, it counts as a refused connection.
 pub struct Asked {
-    /// As sent.
     pub request: Request<Body>,
     answer: oneshot::Sender<Response<Pieces>>,
 }
 
-/// The response of a watch that goes on. Dropped, it is ended in order.
+/// The open response of a watch. Dropping it ends the response in order.
 pub struct Running(mpsc::UnboundedSender<io::Result<Bytes>>);
 
 /// The pieces of a response's body.
@@ -44,7 +43,7 @@ impl http_body::Body for Pieces {
 }
 
 impl Fake {
-    /// A server, and what is connected to it as this node.
+    /// A server, and a client of it for this node.
     pub fn new(node: &str) -> (Self, Cluster) {
         let (sender, requests) = mpsc::unbounded_channel();
         let service = tower::service_fn(move |request| {
@@ -78,7 +77,7 @@ impl Asked {
         serde_json::from_slice(&body).expect("JSON")
     }
 
-    /// Answers, and goes on with the body.
+    /// Answers, and leaves the body open.
     pub fn run(self, status: u16) -> Running {
         let (pieces, body) = mpsc::unbounded_channel();
         let response = Response::builder().status(status).body(Pieces(body)).expect("a response");

@@ -1,29 +1,29 @@
-//! What to do when the API server refuses something, in words that follow its own.
+//! Advice for operators when the API server refuses a request, appended to its message.
 
 use http::StatusCode;
 
 use super::{Acting, Credential};
 
-/// What to do about a status.
+/// Returns the advice for a status.
 pub(super) type Hint = fn(StatusCode) -> &'static str;
 
-/// What is asked of the API server.
+/// The object of a request to the API server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Resource {
     Pods,
     Accounts,
     Tokens,
-    /// Reviews of what the credential may do. Whoever asks says what to do.
+    /// Reviews of the credential's rights. The caller gives the advice.
     Rights,
     NodeTaints,
     NodeFacts,
 }
 
-/// What to do about a refusal because of the audience of a token.
+/// Advice for a refusal because of the audience of a token.
 pub(super) const AUDIENCE: &str = ". The group system:nodes needs a ClusterRole with the verb \
     request-serviceaccounts-token-audience for a resource (of the API group \"\") that is named as the audience";
 
-/// What to do when this credential is refused.
+/// Advice when this credential is refused.
 pub(super) fn hint(credential: &Credential, resource: Resource) -> Hint {
     match credential {
         Credential::Kubeconfig(_) => of_kubeconfig(resource),
@@ -113,7 +113,7 @@ fn of_node(resource: Resource) -> Hint {
             }
             _ => "",
         },
-        // Nobody asks for taints: a node may not change its own.
+        // Taints are not requested as a node: a node may not change its own.
         Resource::NodeTaints | Resource::Rights => invalid_account,
     }
 }

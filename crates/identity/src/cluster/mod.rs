@@ -1,9 +1,8 @@
-//! [`Cluster`]: what is asked of the cluster's API server.
+//! [`Cluster`]: requests to the cluster's API server.
 //!
-//! Everything is asked in the name of this node, so that the API server itself refuses what is about another one:
-//! either with the kubelet's own credential, or with the proxy's account, which then acts as its node
-//! (`Impersonate-User`). As a last resort that account acts as itself, and an admission policy bounds it. [`rights`] finds
-//! out what the credential may do.
+//! All requests are in the name of this node, so that the API server itself refuses those about another node: either with
+//! the kubelet's own credential, or with the proxy's account, which then acts as its node (`Impersonate-User`). As a last
+//! resort that account acts as itself, and an admission policy limits it. [`rights`] finds out the rights of the credential.
 
 mod account;
 mod client;
@@ -47,36 +46,34 @@ pub use token_request::{PodToken, TokenRequest, TokenRequestError};
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Maximum time without a byte in a response. A watch has a bookmark each minute, or up to 2 s later, so that 60 s
-/// would cut healthy watches; a lost machine is noticed by TCP after 30 s. What this limit finds is an API server, or a
-/// load balancer in front of it, that lives and says nothing.
+/// would cut healthy watches; a lost machine is noticed by TCP after 30 s. This limit detects an API server, or a load
+/// balancer in front of it, that is alive but silent.
 pub const MAX_SILENCE: Duration = Duration::from_secs(75);
 
-/// How long the API server lets a watch run, in seconds. Each watch has another time, so that nodes do not start theirs
-/// together. Short enough that the client is renewed with a replaced certificate.
+/// Range of the duration of a watch at the API server, in seconds. It is drawn for each watch, so that nodes do not
+/// start theirs together. Short enough that the client is renewed with a replaced certificate.
 const WATCH_SECONDS: std::ops::Range<u32> = 240..300;
 
-/// How names of nodes begin, as users.
+/// Prefix of the user names of nodes.
 const NODE_PREFIX: &str = "system:node:";
 
-/// Which node this is, and how to prove it.
+/// This node, and the credential to prove it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
-    /// This node.
     pub node: NodeName,
-    /// What the API server is shown.
     pub credential: Credential,
 }
 
-/// What the API server is shown.
+/// The credential shown to the API server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Credential {
-    /// What a kubeconfig says. The kubelet's own will do.
+    /// A kubeconfig. The kubelet's own is sufficient.
     Kubeconfig(PathBuf),
     /// This pod's service account.
     OwnAccount(Acting),
 }
 
-/// As whom this pod's service account asks.
+/// The identity used by this pod's service account.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Acting {
     /// As its node: Kubernetes 1.36, or 1.35 with a feature gate.
@@ -86,7 +83,7 @@ pub enum Acting {
     AsItself,
 }
 
-/// Where a watch begins.
+/// The start of a watch.
 #[derive(Debug, Clone, Copy)]
 pub enum Since<'a> {
     /// With all pods, as if they had just been added, and a bookmark that ends the list. Servers before 1.34 may refuse
@@ -96,7 +93,7 @@ pub enum Since<'a> {
     Version(&'a str),
 }
 
-/// The API server, asked in the name of this node. Clones share the connections.
+/// The API server, accessed in the name of this node. Clones share the connections.
 #[derive(Clone)]
 pub struct Cluster {
     clients: Arc<Clients>,
@@ -118,30 +115,29 @@ impl Cluster {
         Ok(Self { clients: Arc::new(Clients::new(settings.clone(), Name::Node).await?) })
     }
 
-    /// The same credential acting as nobody else, and as whom it acts here.
+    /// The same credential without impersonation, and the user that this one impersonates.
     async fn bare(&self) -> Result<(Self, Option<String>), ClusterError> {
         let (clients, acts_as) = self.clients.bare().await?;
         Ok((Self { clients: Arc::new(clients) }, acts_as))
     }
 
-    /// This node.
     pub fn node(&self) -> &NodeName {
         &self.clients.settings().node
     }
 
-    /// What happens to this node's pods.
+    /// Watches this node's pods.
     pub async fn node_pods(&self, since: Since<'_>) -> Result<Events, RequestError> {
         let body = self.get(&format!("/api/v1/pods?{}", self.watch_query(since)), Resource::Pods).await?;
         Ok(Events::new(body, self.hint(Resource::Pods)))
     }
 
-    /// This node's pods as of now, and the version from which a watch can go on.
+    /// This node's pods as of now, and the version from which a watch can resume.
     pub async fn list(&self) -> Result<(Vec<PodObject>, String), RequestError> {
         let body = self.get(&format!("/api/v1/pods?{}", self.query(&[]).finish()), Resource::Pods).await?;
         events::read_list(body).await
     }
 
-    /// A pod of this node. `None` if there is none by this name here; whether it is on another node remains unknown.
+    /// A pod of this node. `None` if no pod on this node has the name; one on another node may have it.
     ///
     /// It is listed, because acting as the node gives the right to list but not to get.
     pub async fn pod(&self, namespace: &str, name: &str) -> Result<Option<PodObject>, RequestError> {
@@ -151,7 +147,7 @@ impl Cluster {
         Ok(pods.into_iter().find(|pod| pod.metadata.name == name))
     }
 
-    /// A service account. As a node, only one of its own pods. `None` if there is none by this name.
+    /// A service account. As a node, only that of one of its pods. `None` if there is none by this name.
     pub async fn service_account(&self, namespace: &str, name: &str) -> Result<Option<AccountObject>, RequestError> {
         let path = format!("/api/v1/namespaces/{}/serviceaccounts/{}", escaped(namespace), escaped(name));
         match self.get(&path, Resource::Accounts).await {
@@ -171,12 +167,11 @@ impl Cluster {
         Ok(token_request::parse(&answer)?)
     }
 
-    /// What this node is called.
+    /// This node's UID and zone.
     pub async fn node_facts(&self) -> Result<NodeFacts, RequestError> {
         events::read_node(self.get(&self.node_path(), Resource::NodeFacts).await?).await
     }
 
-    /// This node's taints.
     pub async fn taints(&self) -> Result<NodeTaints, RequestError> {
         events::read_node(self.get(&self.node_path(), Resource::NodeTaints).await?).await
     }
@@ -197,7 +192,7 @@ impl Cluster {
         query.append_pair("watch", "true").append_pair("allowWatchBookmarks", "true");
         query.append_pair("timeoutSeconds", &fastrand::u32(WATCH_SECONDS).to_string());
         match since {
-            // Without a version the list is as of now. Any other could be older than what is known already.
+            // Without a version the list is current. A version could be older than the known state.
             Since::Beginning => {
                 query.append_pair("sendInitialEvents", "true").append_pair("resourceVersionMatch", "NotOlderThan")
             }
@@ -210,7 +205,7 @@ impl Cluster {
     fn query(&self, fields: &[(&str, &str)]) -> Serializer<'static, String> {
         let mut selector = format!("spec.nodeName={}", self.node());
         for (field, value) in fields {
-            // What would end the value.
+            // Characters that would end the value.
             let value = value.replace('\\', r"\\").replace(',', r"\,").replace('=', r"\=");
             selector.extend([",", field, "=", value.as_str()]);
         }
@@ -233,7 +228,7 @@ impl Cluster {
                 if status == StatusCode::UNAUTHORIZED {
                     self.clients.refused();
                 }
-                // It may be slow.
+                // Reading the message may be slow.
                 let refusal = events::read_refusal(status, body, self.hint(resource));
                 Err(timeout(RESPONSE_TIMEOUT, refusal).await.unwrap_or(RequestError::Silent(RESPONSE_TIMEOUT)))
             }
@@ -245,7 +240,7 @@ impl Cluster {
         self.clients.server()
     }
 
-    /// What to do when this credential is refused.
+    /// Advice when this credential is refused.
     fn hint(&self, resource: Resource) -> Hint {
         hints::hint(&self.clients.settings().credential, resource)
     }
@@ -268,7 +263,7 @@ impl Clients {
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 const MERGE_PATCH: HeaderValue = HeaderValue::from_static("application/merge-patch+json");
 
-/// A segment of a path.
+/// A segment of a path, escaped.
 fn escaped(segment: &str) -> PercentEncode<'_> {
     utf8_percent_encode(segment, NON_ALPHANUMERIC)
 }

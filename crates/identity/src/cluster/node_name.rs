@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
-/// The longest name that Kubernetes allows.
+/// Maximum length of a name in Kubernetes.
 const MAX_LENGTH: usize = 253;
 
 /// The name of this node, as the API server knows it. A DNS subdomain, so that it needs no escaping anywhere.
@@ -17,7 +17,6 @@ pub struct NodeName(Arc<str>);
 pub struct NodeNameError;
 
 impl NodeName {
-    /// The name.
     pub fn as_str(&self) -> &str {
         &self.0
     }

@@ -1,4 +1,4 @@
-//! [`PodObject`]: the fields of a pod that matter here. All others are skipped as they are read.
+//! [`PodObject`]: the fields of a pod that the proxy reads. All others are skipped as they are read.
 
 use std::net::IpAddr;
 
@@ -9,11 +9,10 @@ use serde::de::IgnoredAny;
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct PodObject {
-    /// Who it is.
     pub metadata: Metadata,
-    /// What it was asked to be.
+    /// The requested state.
     pub spec: Spec,
-    /// What its node reported.
+    /// The state that its node has reported.
     pub status: Status,
 }
 
@@ -23,15 +22,12 @@ pub struct PodObject {
 pub struct Metadata {
     /// Its UID, not parsed yet.
     pub uid: String,
-    /// Its namespace.
     pub namespace: String,
-    /// Its name.
     pub name: String,
-    /// Its version, from which a watch can go on.
+    /// Its version, from which a watch can resume.
     pub resource_version: String,
-    /// When it was created.
     creation_timestamp: String,
-    /// Present once the pod was told to end.
+    /// Present once its deletion was requested.
     deletion_timestamp: Option<IgnoredAny>,
 }
 
@@ -39,7 +35,6 @@ pub struct Metadata {
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Spec {
-    /// Its node.
     pub node_name: String,
     /// Its service account. Empty for the pods that a kubelet reads from a file: they have none.
     pub service_account_name: String,
@@ -65,13 +60,13 @@ struct Address {
 }
 
 impl PodObject {
-    /// Whether it was told to end.
+    /// Whether its deletion was requested.
     pub fn is_terminating(&self) -> bool {
         self.metadata.deletion_timestamp.is_some()
     }
 
-    /// When it was created, as the digits of the timestamp, which the API server writes in UTC and whole seconds. 0 if
-    /// there is none.
+    /// Creation time, as the digits of the timestamp, which the API server writes in UTC and whole seconds. 0 if there
+    /// is none.
     pub fn created(&self) -> u64 {
         let digits = self.metadata.creation_timestamp.bytes().filter(u8::is_ascii_digit).take(14);
         digits.fold(0, |number, digit| number * 10 + u64::from(digit - b'0'))
@@ -82,7 +77,7 @@ impl PodObject {
         matches!(self.status.phase.as_str(), "Succeeded" | "Failed")
     }
 
-    /// Its addresses, of both families. What is not an address is left out.
+    /// Its addresses, of both families. Invalid ones are left out.
     pub fn addresses(&self) -> Vec<IpAddr> {
         match self.status.addresses.as_deref() {
             Some(addresses) if !addresses.is_empty() => {
@@ -116,7 +111,7 @@ pub(super) struct BookmarkAnnotations {
     pub(super) initial_events_end: Option<IgnoredAny>,
 }
 
-/// What the API server says when it refuses something.
+/// A refusal by the API server.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Refusal {

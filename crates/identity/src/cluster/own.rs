@@ -1,4 +1,4 @@
-//! [`OwnCluster`]: what is asked of the API server in the credential's own name, not in that of its node.
+//! [`OwnCluster`]: requests to the API server in the credential's own name, not in that of its node.
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -13,15 +13,15 @@ use tokio::time::timeout;
 use super::client::{Clients, Name};
 use super::{Cluster, ClusterError, JSON, NODE_PREFIX, RESPONSE_TIMEOUT, RequestError, Settings, events};
 
-/// Maximum bytes of a response. Twenty keys have 10 KiB.
+/// Maximum size of a response, in bytes. Twenty keys have 10 KiB.
 const MAX_BYTES: usize = 64 << 10;
 
-/// The API server, asked in the credential's own name.
+/// The API server, accessed in the credential's own name.
 pub struct OwnCluster {
     clients: Arc<Clients>,
 }
 
-/// Whom the API server takes the credential for.
+/// The user that the API server derives from the credential.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct User {
     /// Its name, such as `system:serviceaccount:NAMESPACE:NAME`.
@@ -35,25 +35,22 @@ pub struct User {
 /// The pod that a token is bound to. It is in the namespace of the token's account.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BoundPod {
-    /// Its name.
     pub name: String,
-    /// Its UID.
     pub uid: String,
 }
 
-/// What the API server publishes about itself.
+/// A document that the API server publishes about itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Public {
-    /// Who issues the tokens of service accounts.
+    /// The issuer of service account tokens.
     Issuer,
     /// The keys that sign them.
     Keys,
 }
 
-/// An answer, and when it was given by the API server's clock.
+/// A response, and its time by the API server's clock.
 #[derive(Debug)]
 pub struct Published<T> {
-    /// What it says.
     pub answer: Result<T, RequestError>,
     /// The time by the API server's clock, to the second.
     pub date: Option<SystemTime>,
@@ -77,7 +74,7 @@ struct UserInfo {
     extra: Extra,
 }
 
-/// What a token that is bound to a pod says about it. Each is a list of one.
+/// The fields of a token that is bound to a pod. Each is a list of one.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Extra {
@@ -106,7 +103,6 @@ impl User {
 }
 
 impl Public {
-    /// The path.
     pub fn path(self) -> &'static str {
         match self {
             Self::Issuer => "/.well-known/openid-configuration",
@@ -125,12 +121,12 @@ impl OwnCluster {
         Ok(Self { clients: Arc::new(Clients::new(settings.clone(), Name::Own).await?) })
     }
 
-    /// By the connections of one that acts as nobody else.
+    /// Uses the connections of a `Cluster` without impersonation.
     pub(super) fn of(bare: &Cluster) -> Self {
         Self { clients: Arc::clone(&bare.clients) }
     }
 
-    /// Whom the API server takes the credential for. Kubernetes allows everybody to ask this, from 1.28 on.
+    /// The user that the API server derives from the credential. Kubernetes allows everybody to request this, from 1.28 on.
     pub async fn user(&self) -> Published<User> {
         let review = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"});
         let post = Request::post("/apis/authentication.k8s.io/v1/selfsubjectreviews")
@@ -145,7 +141,7 @@ impl OwnCluster {
         Published { answer: user, date }
     }
 
-    /// What the API server publishes, as it is written. By default service accounts may read it, and nodes may not.
+    /// A published document, unparsed. By default service accounts may read it, and nodes may not.
     pub async fn published(&self, what: Public) -> Published<Vec<u8>> {
         // The API server refuses other types.
         let types = "application/json, application/jwk-set+json";

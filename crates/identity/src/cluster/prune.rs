@@ -1,17 +1,17 @@
-//! [`Pruner`]: drops what is not needed of JSON as it arrives.
+//! [`Pruner`]: drops unneeded JSON as it arrives.
 //!
-//! Whoever may create a pod decides how large its object is: up to some 9 MiB of JSON. Of a pod only some plain fields
-//! and its addresses are read, so everything deeper is dropped before it takes memory. What remains is bounded by the
+//! Whoever may create a pod decides how large its object is: up to some 9 MiB of JSON. Only some plain fields of a pod
+//! and its addresses are read, so everything deeper is dropped before it takes memory. The rest is bounded by the
 //! number of fields that Kubernetes has.
 
 /// Maximum bytes of a string that is kept. Names have at most 253, and messages about missing permissions some hundred.
 const MAX_STRING: usize = 4096;
 
-/// What replaces a longer annotation of an account. It is not empty, which would count as absent, and no value that an
-/// annotation may have: not an e-mail, a project or a list in JSON.
+/// Replaces a longer annotation of an account. It is not empty, which would count as absent, and not a valid value of
+/// any annotation: not an e-mail, a project or a list in JSON.
 const TOO_LONG: &[u8] = b"[longer than 4096 bytes]";
 
-/// What is read.
+/// The kind of document that is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Shape {
     /// `{"type": ..., "object": {"metadata": {...}}}`
@@ -34,7 +34,7 @@ impl Shape {
         }
     }
 
-    /// What replaces a string that is too long.
+    /// The replacement for a string that is too long.
     fn replacement(self) -> &'static [u8] {
         match self {
             Self::Account => TOO_LONG,
@@ -45,17 +45,17 @@ impl Shape {
     /// Whether an object or array in this field is kept.
     fn keeps(self, field: &[u8]) -> bool {
         match self {
-            // The annotation of a bookmark says that the list is whole.
+            // The annotation of a bookmark marks the list as complete.
             Self::Event => matches!(field, b"podIPs" | b"annotations"),
             Self::List => field == b"podIPs",
-            // They say whom the account is at Google.
+            // They name the account's Google identity.
             Self::Account => field == b"annotations",
             Self::Node => matches!(field, b"taints" | b"labels"),
         }
     }
 }
 
-/// Where a byte stands.
+/// The place of a byte, relative to strings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Place {
     Outside,
@@ -64,7 +64,7 @@ enum Place {
     Escaped,
 }
 
-/// Drops what is not needed. Of valid JSON it makes valid JSON; errors are found by the parser behind it.
+/// Drops unneeded JSON. Valid JSON stays valid; errors are found by the parser behind it.
 #[derive(Debug)]
 pub(super) struct Pruner {
     shape: Shape,
@@ -72,9 +72,9 @@ pub(super) struct Pruner {
     place: Place,
     /// Open objects and arrays.
     depth: usize,
-    /// The depth outside of what is being dropped.
+    /// The depth outside of the value that is being dropped.
     dropped_at: Option<usize>,
-    /// Where the last string begins in `kept`, after its quotation mark.
+    /// Beginning of the last string in `kept`, after its quotation mark.
     string: usize,
     is_too_long: bool,
     /// The last string before a colon is a field whose object or array is kept.
@@ -95,7 +95,7 @@ impl Pruner {
         }
     }
 
-    /// What was kept so far.
+    /// The bytes kept so far.
     pub(super) fn kept(&self) -> &[u8] {
         &self.kept
     }
@@ -264,7 +264,7 @@ mod tests {
         assert_eq!((pruner.read_line(b"{}"), pruner.kept()), ((2, false), b"{}".as_slice()));
     }
 
-    /// What `metadata`, `spec` or `status` may hold.
+    /// Values of `metadata`, `spec` or `status`.
     fn any_fields() -> impl Strategy<Value = Value> {
         let leaf = prop_oneof![
             Just(Value::Null),
@@ -283,7 +283,7 @@ mod tests {
         prop::collection::btree_map(key(), any, 0..6).prop_map(object)
     }
 
-    /// What is to be kept of a value at this depth, in this field.
+    /// The part of a value that is to be kept at this depth, in this field.
     fn expected(shape: Shape, value: &Value, depth: usize, field: &str) -> Value {
         let is_dropped = depth == shape.depth_of_fields() && !shape.keeps(field.as_bytes());
         match value {

@@ -1,4 +1,4 @@
-//! [`NodeTaints`]: what keeps pods off a node.
+//! [`NodeTaints`]: the taints of a node.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
@@ -22,7 +22,7 @@ struct Spec {
     taints: Option<Vec<Taint>>,
 }
 
-/// A taint. What is not read of it is kept as it is.
+/// A taint. The fields that are not read are kept as they are.
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
 pub struct Taint {
     /// Its key. A node may have several taints of one key, with an effect each.
@@ -32,7 +32,7 @@ pub struct Taint {
 }
 
 impl NodeTaints {
-    /// Without those of this key. `None` if there is none.
+    /// The taints without those of this key. `None` if no taint has it.
     pub fn without(&self, key: &str) -> Option<Self> {
         let all = self.spec.taints.as_deref().unwrap_or_default();
         let rest: Vec<Taint> = all.iter().filter(|taint| taint.key != key).cloned().collect();

@@ -1,4 +1,4 @@
-//! What is sent to the API server.
+//! The requests sent to the API server.
 
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -123,7 +123,7 @@ async fn large_objects_do_not_make_large_events() {
     assert_eq!(events.next().await.expect_err("too long").failure(), Failure::Invalid);
 }
 
-/// A certificate for nobody: with none, kube looks for those of the system.
+/// A certificate of nobody: without one, kube uses those of the system.
 const AUTHORITY: &str = concat!(
     "LS0tLS1CRUdJTiBDRVJUSUZJQ0FURS0tLS0tCk1JSUJjVENDQVJlZ0F3SUJBZ0lVS0tNVmNjOVM4M1pTU0U1TzBnZFpIS2lYdFI4",
     "d0NnWUlLb1pJemowRUF3SXcKRFRFTE1Ba0dBMVVFQXd3Q1kyRXdJQmNOTWpZeE1USXlNVE13TmpNNVdoZ1BNakV5TmpFd01qa3hN",
@@ -268,7 +268,7 @@ async fn what_cannot_be_used_is_named() {
     assert!(missing.to_string().contains("/nonexistent/cert") || missing.to_string().contains("No such file"));
     let (port, _) = server(200).await;
     let own = Settings { credential: Credential::OwnAccount(Acting::AsItsNode), ..settings("".as_ref()) };
-    // Not where the tests run in a pod.
+    // Not if the tests run in a pod.
     if std::env::var_os("KUBERNETES_SERVICE_HOST").is_none() {
         let error = Cluster::connect(&own).await.expect_err("no account");
         assert!(error.to_string().contains("--kubeconfig"), "{error} {port}");

@@ -1,4 +1,4 @@
-//! [`TokenRequest`]: asks the API server for a token of a service account, bound to one of its pods.
+//! [`TokenRequest`]: requests a token of a service account from the API server, bound to one of the account's pods.
 
 use std::fmt;
 use std::time::Duration;
@@ -11,20 +11,19 @@ use zeroize::Zeroizing;
 use super::RequestError;
 use super::hints::AUDIENCE;
 
-/// The lifetime that is asked for, in seconds. What Google issues for the token ends with it.
+/// Requested lifetime, in seconds. The tokens that Google issues for the token end with it.
 pub(super) const LIFE_SECONDS: u32 = 3600;
 
-/// Maximum bytes of a response. A token has 1 to 2 KiB.
+/// Maximum size of a response, in bytes. A token has 1 to 2 KiB.
 pub(super) const MAX_BYTES: usize = 32 << 10;
 
-/// What a token is asked for.
+/// The parameters of a token.
 #[derive(Debug, Clone, Copy)]
 pub struct TokenRequest<'a> {
     /// The service account's namespace.
     pub namespace: &'a str,
     /// The service account's name.
     pub account: &'a str,
-    /// Whom the token is for.
     pub audience: &'a str,
     /// The name of the pod that it is bound to. The API server refuses it once that pod is gone.
     pub pod: &'a str,
@@ -34,9 +33,8 @@ pub struct TokenRequest<'a> {
 
 /// A token of a service account. Wiped from memory on drop.
 pub struct PodToken {
-    /// The token.
     pub secret: Zeroizing<String>,
-    /// Its lifetime, from before it was asked for.
+    /// Its lifetime, from before the request.
     pub life: Duration,
 }
 
@@ -46,7 +44,7 @@ impl fmt::Debug for PodToken {
     }
 }
 
-/// Why there is no token.
+/// Reason why there is no token.
 #[derive(Debug, thiserror::Error)]
 pub enum TokenRequestError {
     /// The pod is gone, or another one has its name. Another pod of the account may do.
@@ -54,7 +52,7 @@ pub enum TokenRequestError {
     SponsorGone {
         /// The pod's name.
         pod: String,
-        /// The API server's words.
+        /// The API server's message.
         message: String,
     },
     /// Nodes have no right to tokens with this audience.
@@ -91,7 +89,7 @@ impl TokenRequest<'_> {
         body.to_string().into_bytes()
     }
 
-    /// Tells a pod that is gone from a right that is missing. The texts are those of Kubernetes 1.36.
+    /// Distinguishes a pod that is gone from a missing right. The texts are those of Kubernetes 1.36.
     pub(super) fn refused(&self, error: RequestError) -> TokenRequestError {
         let RequestError::Refused { status, message, hint } = error else { return error.into() };
         let says = |text: &str| message.contains(text);
@@ -116,7 +114,7 @@ impl TokenRequest<'_> {
     }
 }
 
-/// Reads a response. Errors quote nothing of it.
+/// Reads a response. Errors quote none of it.
 pub(super) fn parse(body: &[u8]) -> Result<PodToken, RequestError> {
     let invalid = || RequestError::Invalid("a TokenRequest without a token".to_owned());
     let Answer { spec, status } = serde_json::from_slice(body).map_err(|_| invalid())?;

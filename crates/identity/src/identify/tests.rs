@@ -19,7 +19,7 @@ fn request(path: &str, principal: Principal) -> Box<Request> {
     Box::new(Request { principal, pod, ..Request::get(path, Query::default()) })
 }
 
-/// What becomes of a request; `None` if it is passed on.
+/// The outcome of a request; `None` if it is passed on.
 async fn outcome(path: &str, principal: Principal) -> Option<Result<Response<Body>, Error>> {
     let (sender, mut passed) = tokio::sync::mpsc::channel(1);
     let inner = tower::service_fn(move |_: Box<Request>| {

@@ -11,12 +11,12 @@
 //!
 //! Only the outermost part that names a pod counts. A pod may make groups of any name below its own, and cannot leave it.
 //!
-//! Others may make groups, too: a user of the node below `user.slice`, and a container of another runtime below its own, if the
-//! group was given to them. So `kubepods` counts only where the kubelet makes it ([`Root`]).
+//! Others may make groups, too: a user of the node below `user.slice`, and a container of another runtime below its own
+//! group, if that was delegated to it. So `kubepods` counts only where the kubelet makes it ([`Root`]).
 
 use super::PodUid;
 
-/// The part of a path that comes next, as far as the kubelet gives it a meaning.
+/// A part of a path, by its meaning to the kubelet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Part {
     /// `..`: the reader's namespace hides what is here.
@@ -29,7 +29,7 @@ enum Part {
     Other,
 }
 
-/// Where the kubelet of this node makes its groups.
+/// The parent of the kubelet's groups on this node.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Root {
     /// The names above `kubepods` in the reader's own path. `None` if its path does not show them, because it is in no pod or in a
@@ -38,7 +38,7 @@ pub(super) struct Root {
 }
 
 impl Root {
-    /// Learns it from the text of the reader's own `cgroup` file.
+    /// Derives the root from the text of the reader's own `cgroup` file.
     pub(super) fn of_reader(text: &[u8]) -> Self {
         let anywhere = Self::default();
         let own = text.split(|byte| *byte == b'\n').filter_map(path_of).find(|path| anywhere.pod_in(path).is_some());
@@ -83,7 +83,7 @@ impl Root {
     }
 }
 
-/// Whether systemd lets others make groups below the one of this name.
+/// Whether systemd lets others make groups below the group of this name.
 fn is_delegated(name: &[u8]) -> bool {
     let is_services = |name: &[u8]| name.starts_with(b"user@") && name.ends_with(b".service");
     matches!(name, b"user.slice" | b"machine.slice") || is_services(name)
@@ -148,12 +148,12 @@ mod tests {
         PodUid::parse(text)
     }
 
-    /// As a reader sees it that is in no pod.
+    /// As seen by a reader in no pod.
     fn pod_of(text: &[u8]) -> Option<PodUid> {
         Root::default().pod_of(text)
     }
 
-    /// As a reader at another path sees it.
+    /// As seen by a reader at another path.
     fn pod_seen_from(own: &str, path: &str) -> Option<PodUid> {
         let own = Root::of_reader(format!("1:name=systemd:/\n0::{}\n", own.replace("OTHER", OTHER)).as_bytes());
         own.pod_of(format!("0::{}\n", path.replace("UID", UID)).as_bytes())
@@ -287,7 +287,7 @@ mod tests {
     fn hierarchies_must_agree() {
         let text = format!("9:name=systemd:/\n8:pids:/kubepods/pod{UID}\n4:cpu,cpuacct:/kubepods/pod{UID}/x\n0::/\n");
         assert_eq!(pod_of(text.as_bytes()), uid(UID));
-        // As of a process of CRI-O's on a node with both versions.
+        // Such as that of a CRI-O process on a node with both versions.
         let systemd =
             format!("13:hugetlb:/\n0::/kubepods.slice/kubepods-pod{}.slice/crio-1.scope\n", UID.replace('-', "_"));
         assert_eq!(pod_of(systemd.as_bytes()), uid(UID));
@@ -302,7 +302,7 @@ mod tests {
         assert_eq!(pod_of(&text), uid(UID));
     }
 
-    /// What may be above or below the pod.
+    /// Names that may be above or below the pod.
     fn names() -> impl Strategy<Value = Vec<String>> {
         let names = prop_oneof![
             "[a-z:.-]{1,12}",

@@ -11,7 +11,7 @@
 
 use std::net::Ipv4Addr;
 
-/// A parser, which is given the lines one by one: a node may have thousands of routes.
+/// A parser that takes the lines one by one: a node may have thousands of routes.
 #[derive(Debug, Default)]
 pub(super) struct Parser {
     is_local: bool,
@@ -20,7 +20,7 @@ pub(super) struct Parser {
 }
 
 impl Parser {
-    /// Reads the next line, with or without its end. Returns the address if an interface has one by this line.
+    /// Reads the next line, with or without its newline. Returns an address if the line assigns it to an interface.
     pub(super) fn line(&mut self, line: &[u8]) -> Option<Ipv4Addr> {
         let line = line.strip_suffix(b"\n").unwrap_or(line);
         if !line.starts_with(b" ") {
@@ -93,7 +93,7 @@ Id 133:
 
     #[test]
     fn networks_that_are_routed_to_the_machine_itself_are_no_addresses() {
-        // As a proxy has them that answers for others.
+        // Such as those of a proxy that answers for others.
         assert!(addresses(b"Local:\n  |-- 10.0.0.0\n     /8 host LOCAL\n     /32 link UNICAST\n").is_empty());
     }
 
@@ -103,7 +103,7 @@ Id 133:
         assert_eq!(addresses(text), [Ipv4Addr::new(10, 8, 0, 0)]);
     }
 
-    /// An address, and the prefixes of its routes, with whether each is of the machine itself.
+    /// An address and its routes: the length of the prefix, and whether the route is local.
     type Leaf = (u32, Vec<(u8, bool)>);
 
     /// Routes as the kernel prints them.

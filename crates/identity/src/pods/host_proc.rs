@@ -1,4 +1,4 @@
-//! [`HostProc`]: the node's `/proc`, as far as pods are seen in it. Needs no capability.
+//! [`HostProc`]: the parts of the node's `/proc` that show pods. Needs no capability.
 
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Read};
@@ -13,17 +13,18 @@ use thiserror::Error;
 use super::stat::Stat;
 use super::{PodUid, cgroup, fib_trie, if_inet6};
 
-/// Bytes of a `cgroup` file at most: a path of 4,096 bytes in each of the hierarchies that there can be.
+/// Maximum size of a `cgroup` file, in bytes: a path of 4,096 bytes in each possible hierarchy.
 const CGROUP_MAX: u64 = 64 << 10;
 
-/// Bytes of most of them. In version 1 there are 13 paths, each with a pod's UID and a container's ID.
+/// Size of most `cgroup` files at most, in bytes. In version 1 there are 13 paths, each with a pod's UID and a
+/// container's ID.
 const CGROUP_USUAL: usize = 4 << 10;
 
-/// Bytes of a file of a pod's network at most. A pod that may configure its network can add routes without end, and would
-/// slow down every scan. What comes later in the file is ignored; this harms the pod alone.
+/// Maximum number of bytes read from a network file of a pod. A pod that may configure its network can add routes
+/// without end, and would slow down every scan. The rest of the file is ignored; this harms that pod alone.
 const POD_NETWORK_MAX: u64 = 256 << 10;
 
-/// Bytes of a file of the node's network at most, which can have thousands of routes.
+/// Maximum number of bytes read from a network file of the node, which can have thousands of routes.
 const NODE_NETWORK_MAX: u64 = 4 << 20;
 
 /// Longer than any `stat` file: 52 fields of at most 20 digits, and a name of at most 64 bytes.
@@ -32,28 +33,23 @@ const STAT_MAX: usize = 1280;
 /// The process whose network is the node's.
 const INIT: Pid = Pid(1);
 
-/// Why a directory cannot be used as the node's `/proc`.
+/// Reasons why a directory cannot be used as the node's `/proc`.
 #[derive(Debug, Error)]
 pub enum ProcError {
-    /// It cannot be listed.
+    /// The directory cannot be listed.
     #[error("{dir} cannot be read: {error}; mount the node's /proc there, read-only (hostPath)", dir = .dir.display())]
-    Directory {
-        /// The directory.
-        dir: PathBuf,
-        /// Why.
-        error: io::Error,
-    },
-    /// It has no processes.
+    Directory { dir: PathBuf, error: io::Error },
+    /// Not a `/proc`: it has neither a process 1 nor `self`.
     #[error("{} is not a /proc: it has no process 1; mount the node's /proc there, read-only (hostPath)", .0.display())]
     NotProc(PathBuf),
-    /// It is a `/proc`, and process 1 is hidden.
+    /// A `/proc` that hides process 1.
     #[error(
         "{} hides the processes of other users (mount option hidepid); remount the node's /proc with hidepid=0, or let the \
          proxy have the group that the option gid names",
         .0.display()
     )]
     Hidden(PathBuf),
-    /// It shows a container's own processes.
+    /// A `/proc` that shows a container's own processes.
     #[error(
         "{} shows the processes of a container, not the node's; mount the node's /proc elsewhere, read-only (hostPath), and name \
          that directory",
@@ -62,47 +58,42 @@ pub enum ProcError {
     OfContainer(PathBuf),
     /// A file of process 1 cannot be read.
     #[error("{path} cannot be read: {error}; let the proxy read it (SELinux or AppArmor may forbid it)", path = .path.display())]
-    File {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        error: io::Error,
-    },
+    File { path: PathBuf, error: io::Error },
 }
 
 /// A process ID of the node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct Pid(pub(super) u32);
 
-/// A network namespace: the inode of its `fib_trie`. Unlike `ns/net`, everybody may look at it. It may be reused once the
-/// network is gone, which the node's never is.
+/// A network namespace, identified by the inode of its `fib_trie`. Unlike `ns/net`, any process may read its inode. The
+/// inode may be reused once the network is gone; the node's network never goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Network(u64);
 
-/// A process in the listing of all.
+/// An entry in the list of all processes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Listed {
     pub(super) pid: Pid,
-    /// The inode of its directory. Another process with the same ID has another one.
+    /// Inode of its directory. Another process with the same ID has another inode.
     pub(super) inode: u64,
 }
 
-/// A process. Its `stat` file is held open: reads fail once the process is gone, whoever has its ID then.
+/// A process. Its `stat` file is held open: reads fail once the process is gone, even if another process has its ID by then.
 #[derive(Debug)]
 pub(super) struct Process {
     pub(super) pid: Pid,
-    /// When it began, in clock ticks since boot, rounded down.
+    /// Start, in clock ticks since boot, rounded down.
     pub(super) start: u64,
     stat: File,
 }
 
 impl Process {
-    /// When it began, and its ID.
+    /// Its start, and its ID.
     pub(super) fn age(&self) -> (u64, Pid) {
         (self.start, self.pid)
     }
 
-    /// Whether it is running, by one read.
+    /// Whether it is running. Takes one read.
     pub(super) fn is_running(&self) -> io::Result<bool> {
         match unless_ended(read_stat(&self.stat)) {
             Ok(stat) => Ok(stat.is_some_and(|stat| stat.is_running && stat.start == self.start)),
@@ -118,7 +109,6 @@ pub(super) struct HostProc {
     dir: PathBuf,
     /// The node's network.
     network: Network,
-    /// Where the groups of pods are.
     root: cgroup::Root,
 }
 
@@ -143,7 +133,7 @@ impl HostProc {
             });
         }
         let network = network_in(&init).map_err(|error| ProcError::File { path: init.join("net/fib_trie"), error })?;
-        // As this process sees itself: through that `/proc`, whose paths it is to compare with.
+        // As this `/proc` shows it: the paths of other processes, which come from there, are compared with it.
         let own = fs::read(dir.join("self/cgroup")).unwrap_or_default();
         let proc = Self { dir: dir.to_owned(), network, root: cgroup::Root::of_reader(&own) };
         let is_self = fs::read_link(dir.join("self")).is_ok_and(|own| own == Path::new("1"));
@@ -174,7 +164,7 @@ impl HostProc {
         Ok(running.map(|(stat, file)| Process { pid, start: stat.start, stat: file }))
     }
 
-    /// The pod that a process is of.
+    /// The pod that a process belongs to.
     pub(super) fn pod_of(&self, pid: Pid) -> io::Result<Option<PodUid>> {
         // Room for nearly every file, so that it is read at once: a scan may read thousands.
         let mut text = Vec::with_capacity(CGROUP_USUAL);
@@ -182,17 +172,15 @@ impl HostProc {
         Ok(self.root.pod_of(&text))
     }
 
-    /// The network of a process.
     pub(super) fn network_of(&self, pid: Pid) -> io::Result<Network> {
         network_in(&self.of(pid))
     }
 
-    /// Whether a network is the node's.
     pub(super) fn is_nodes(&self, network: Network) -> bool {
         network == self.network
     }
 
-    /// The addresses of a process's network, `at_most` so many of those that tell who has them.
+    /// Up to `at_most` addresses of a process's network that identify it.
     pub(super) fn addresses(&self, pid: Pid, at_most: usize) -> io::Result<Vec<IpAddr>> {
         let mut addresses = Vec::new();
         self.each_address(pid, [true, true], POD_NETWORK_MAX, |addr| {
@@ -268,7 +256,7 @@ impl HostProc {
     }
 }
 
-/// `None` instead of the error of a process that has ended.
+/// Turns the error of a process that has ended into `None`.
 pub(super) fn unless_ended<T>(read: io::Result<T>) -> io::Result<Option<T>> {
     match read {
         Ok(read) => Ok(Some(read)),
@@ -278,7 +266,7 @@ pub(super) fn unless_ended<T>(read: io::Result<T>) -> io::Result<Option<T>> {
     }
 }
 
-/// Whether an address tells who has it. Every network has the others.
+/// Whether an address identifies a network. The others may be in every network.
 fn is_unique(addr: IpAddr) -> bool {
     let is_link_local = matches!(addr, IpAddr::V6(addr) if addr.is_unicast_link_local());
     !(addr.is_loopback() || addr.is_unspecified() || addr.is_multicast() || is_link_local)
@@ -294,7 +282,7 @@ fn read_stat(file: &File) -> io::Result<Stat> {
     Stat::parse(&text[..length]).ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
-/// Reads a file by lines, up to a number of bytes, until `found` has enough.
+/// Reads up to `at_most` bytes of a file, line by line, until `found` breaks.
 fn each_line(
     path: &Path,
     at_most: u64,

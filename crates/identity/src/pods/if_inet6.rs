@@ -10,7 +10,7 @@ const DIGITS: usize = 32;
 /// Words in a line.
 const WORDS: usize = 6;
 
-/// The address in a line, with or without its end.
+/// The address in a line, with or without its newline.
 pub(super) fn address(line: &[u8]) -> Option<Ipv6Addr> {
     let mut words = line.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty());
     let address = words.next()?;

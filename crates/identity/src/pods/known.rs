@@ -1,4 +1,4 @@
-//! [`Pods`]: what the API server says about the pods of this node.
+//! [`Pods`]: the pods of this node, as the API server reports them.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -11,7 +11,7 @@ use tokio::sync::{Notify, watch};
 use super::{Pod, PodUid};
 use base::clock::BootTime;
 
-/// The pods of this node, as the API server described them last.
+/// The pods of this node, as last reported by the API server.
 #[derive(Debug)]
 pub struct Pods {
     inner: Mutex<Inner>,
@@ -24,9 +24,9 @@ pub struct Pods {
 #[derive(Debug, Default)]
 struct Inner {
     pods: HashMap<PodUid, Arc<Pod>>,
-    /// When the API server was last heard from. `None` before the first list.
+    /// Last time the API server was heard from. `None` before the first list or [`Pods::restore`].
     heard: Option<BootTime>,
-    /// Whether the last attempt to hear from it failed.
+    /// Whether the last attempt to reach it failed, or the pods are restored and it has not answered yet.
     is_unanswered: bool,
 }
 
@@ -43,7 +43,7 @@ impl Default for Pods {
 }
 
 impl Pods {
-    /// Replaces everything by a list. Pods that it does not contain are gone.
+    /// Replaces all pods by a list.
     pub fn replace(&self, pods: impl IntoIterator<Item = Pod>) {
         let mut inner = self.lock();
         inner.pods = pods.into_iter().map(|pod| (pod.uid, Arc::new(pod))).collect();
@@ -51,7 +51,8 @@ impl Pods {
         self.changed();
     }
 
-    /// Has it know pods from before the process began, of which the API server was last heard then. Not after a list.
+    /// Sets pods that were known before the process began; the API server was last heard from at `heard`. Does nothing
+    /// after a list.
     pub fn restore(&self, pods: impl IntoIterator<Item = Pod>, heard: BootTime) {
         let mut inner = self.lock();
         if inner.heard.is_none() {
@@ -85,31 +86,30 @@ impl Pods {
         self.lock().hears();
     }
 
-    /// Records that an attempt to hear from the API server failed.
+    /// Records that an attempt to reach the API server failed.
     pub fn unanswered(&self) {
         self.lock().is_unanswered = true;
     }
 
-    /// Whether the API server has answered, and the last attempt to hear from it did not fail. If not, nobody knows about
-    /// pods that began since then.
+    /// Whether the API server has answered, and the last attempt to reach it did not fail. If not, pods that began
+    /// since then are unknown.
     pub fn is_answered(&self) -> bool {
         let inner = self.lock();
         inner.heard.is_some() && !inner.is_unanswered
     }
 
-    /// The pod with this UID.
     pub fn get(&self, uid: PodUid) -> Option<Arc<Pod>> {
         self.lock().pods.get(&uid).cloned()
     }
 
-    /// The pods that may send from this address: not those that share the node's network, and not those that have ended.
+    /// The pods that may send from this address: not those that share the node's network or have ended.
     pub fn with_address(&self, addr: IpAddr) -> Vec<Arc<Pod>> {
         let inner = self.lock();
         inner.pods.values().filter(|pod| pod.has_network() && pod.addresses.contains(&addr)).cloned().collect()
     }
 
-    /// The pods in whose name a token of an account may be asked for, the best first: the youngest of those that were
-    /// not told to end, because it lives longest.
+    /// The pods for which a token of an account may be requested, the best first: the youngest of those that are not
+    /// terminating, because it lives longest.
     pub fn sponsors(&self, namespace: &str, account: &str) -> Vec<Arc<Pod>> {
         let inner = self.lock();
         let is_of = |pod: &&Arc<Pod>| pod.has_identity() && *pod.namespace == *namespace && *pod.account == *account;
@@ -118,22 +118,20 @@ impl Pods {
         pods
     }
 
-    /// All pods.
     pub fn all(&self) -> Vec<Arc<Pod>> {
         self.lock().pods.values().cloned().collect()
     }
 
-    /// The number of pods.
     pub fn count(&self) -> usize {
         self.lock().pods.len()
     }
 
-    /// When the API server was last heard from. `None` before the first list.
+    /// Last time the API server was heard from. `None` before the first list or [`Pods::restore`].
     pub fn last_heard(&self) -> Option<BootTime> {
         self.lock().heard
     }
 
-    /// Waits for the first list, or for pods from before the process began.
+    /// Waits for the first list, or for restored pods.
     pub async fn known(&self) {
         let mut changes = self.subscribe();
         while self.last_heard().is_none() {
@@ -152,12 +150,12 @@ impl Pods {
         self.missed.notified().await;
     }
 
-    /// Time since the API server was last heard from. `None` before the first list.
+    /// Time since the API server was last heard from. `None` before the first list or [`Pods::restore`].
     pub fn age(&self) -> Option<Duration> {
         self.lock().heard.map(|heard| BootTime::now().since(heard))
     }
 
-    /// Resolves at each change.
+    /// A receiver that is notified of each change.
     pub fn subscribe(&self) -> watch::Receiver<u64> {
         self.changes.subscribe()
     }

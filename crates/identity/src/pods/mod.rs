@@ -1,4 +1,4 @@
-//! Which pod is asking: what the kernel and the API server say about this node's pods, and the decision between them.
+//! Identification of pods: reports of the kernel and the API server about this node's pods, and the decision between them.
 //!
 //! The kernel knows which pod a network belongs to from its first packet on. The API server knows what that pod is: its
 //! namespace, name and service account. Neither is enough: the API server learns a pod's address late, and the kernel
@@ -53,7 +53,7 @@ pub mod fuzzing {
         text.split_inclusive(|byte| *byte == b'\n').filter_map(if_inet6::address).collect()
     }
 
-    /// Whether a `stat` file is of a running process, and when that began, in clock ticks.
+    /// Parses a `stat` file: whether the process is running, and its start in clock ticks.
     pub fn stat(text: &[u8]) -> Option<(bool, u64)> {
         stat::Stat::parse(text).map(|stat| (stat.is_running, stat.start))
     }

@@ -3,11 +3,12 @@
 use super::{Pod, PodUid};
 use crate::cluster::{NodeName, PodObject};
 
-/// The pod that an object describes. `None` if it is not one of this node's, or has no UID: nobody may be taken for it.
+/// The pod that an object describes. `None` if it is not one of this node's, or has no UID or names: no client may be
+/// identified as it.
 pub fn read(object: &PodObject, node: &NodeName) -> Option<Pod> {
     let metadata = &object.metadata;
     let has_names = !metadata.namespace.is_empty() && !metadata.name.is_empty();
-    // The API server was asked for this node's pods only.
+    // Only this node's pods were requested.
     let is_here = object.spec.node_name == node.as_str();
     let uid = PodUid::parse(&metadata.uid).filter(|_| has_names && is_here)?;
     Some(Pod {

@@ -1,9 +1,9 @@
-//! [`decide`]: which pod has an address, from what the kernel and the API server say. A pure function.
+//! [`decide`]: decides which pod has an address, by the evidence of the kernel and the API server. A pure function.
 //!
-//! The kernel is believed first: it knows a pod's network from the first packet on, and forgets it with the pod. The API
-//! server says which pod a UID is, and decides between pods that claim the same address. It alone is believed only about a
-//! pod whose processes have no addresses of their own, as in sandboxed runtimes; an address that the API server still
-//! reports for a pod that has ended may already be another's.
+//! The kernel takes precedence: it knows a pod's network from the first packet on, and forgets it with the pod. The API
+//! server says which pod a UID is, and decides between pods that claim the same address. Alone, it is believed only
+//! about a pod whose processes have no addresses of their own, as in sandboxed runtimes; an address that the API server
+//! still reports for a pod that has ended may already be another's.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -14,13 +14,14 @@ use super::{Pod, PodUid};
 use base::clock::BootTime;
 use protocol::metadata::{Doubt, Missing, Silence};
 
-/// How long the API server alone is trusted after it was last heard from, about a pod whose sandbox is older than that.
+/// Maximum time since the API server was last heard from for it to be trusted alone, about a pod whose sandbox is older
+/// than that.
 pub const MAX_API_AGE: Duration = Duration::from_secs(30 * 60);
 
-/// The same about a pod whose sandbox began since then, perhaps with another address than the one before it had.
+/// The same, about a pod whose sandbox began since then: its address may differ from that of the sandbox before.
 pub const MAX_API_AGE_OF_NEW: Duration = Duration::from_secs(300);
 
-/// A clock tick, in which the kernel counts when a process began.
+/// A clock tick: the resolution of a process's start in the kernel.
 pub const TICK: Duration = Duration::from_millis(10);
 
 /// Whether the API server alone may say which pod has an address.
@@ -34,11 +35,10 @@ pub enum Attest {
     Kernel,
 }
 
-/// What is known about an address, by a scan that began after the connection was accepted: a pod's processes are older than its
-/// connections, so it is among the holders.
+/// The evidence about an address, by a scan that began after the connection was accepted. A pod's processes are older
+/// than its connections, so it is among the holders.
 #[derive(Debug)]
 pub struct Evidence<'a> {
-    /// The address.
     pub addr: IpAddr,
     /// Live sandboxes that have it.
     pub holders: &'a [Sandbox],
@@ -46,28 +46,26 @@ pub struct Evidence<'a> {
     pub reported: &'a [Arc<Pod>],
     /// Time since the API server was last heard from.
     pub api_age: Duration,
-    /// Whether the last attempt to hear from it succeeded. Only the words depend on this.
+    /// Whether the last attempt to reach it succeeded. Only the message depends on this.
     pub is_answered: bool,
     /// Whether the API server alone may decide.
     pub attest: Attest,
-    /// When the connection was accepted.
+    /// Time at which the connection was accepted.
     pub accepted: BootTime,
-    /// The present.
     pub now: BootTime,
 }
 
 /// The pod that has an address.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Owner {
-    /// The pod.
     pub pod: Arc<Pod>,
-    /// Who says so.
+    /// The source of the decision.
     pub by: Witness,
-    /// When its sandbox began.
+    /// Start of its sandbox.
     pub began: BootTime,
 }
 
-/// Who says which pod has an address.
+/// The source that says which pod has an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, strum::Display)]
 #[strum(serialize_all = "lowercase")]
 pub enum Witness {
@@ -77,12 +75,12 @@ pub enum Witness {
     Api,
 }
 
-/// Why there is no owner.
+/// Reason why no owner is found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NoOwner {
-    /// Not known, now.
+    /// Not known at this time.
     Unidentified(Missing),
-    /// The connection is older than the sandbox that has its address: it is of another pod, which has ended.
+    /// The connection is older than the sandbox that has its address: it belongs to another pod, which has ended.
     Outdated,
 }
 
@@ -92,7 +90,7 @@ impl From<Missing> for NoOwner {
     }
 }
 
-/// Decides which pod has an address. `pod` is what the API server says about a UID, and `anchor` what the kernel says.
+/// Decides which pod has an address. `pod` returns the API server's record of a UID, and `anchor` the kernel's.
 pub fn decide(
     evidence: &Evidence<'_>,
     pod: impl Fn(PodUid) -> Option<Arc<Pod>>,
@@ -110,12 +108,12 @@ pub fn decide(
         several => by_kernel(one_of(several, evidence, &pod)?, pod),
     };
     let owner = owner.map_err(|why| unless_answered(why, evidence))?;
-    // A connection of the tick in which the sandbox began may be of the pod before it.
+    // A connection accepted in the tick in which the sandbox began may belong to the pod before it.
     if evidence.accepted < owner.began + TICK { Err(NoOwner::Outdated) } else { Ok(owner) }
 }
 
-/// Which of several sandboxes has an address by the API server's word. It reports an address late, and until after the pod's
-/// end, so its word does not count while a younger sandbox may be the one that it has not reported yet.
+/// Picks one of several sandboxes by the API server's report. The API server reports an address late, and until after
+/// the pod's end. So its report does not count while a younger sandbox may be the one that it has not reported yet.
 fn one_of(
     several: &[Sandbox],
     evidence: &Evidence<'_>,
@@ -133,8 +131,8 @@ fn one_of(
     if several.iter().any(may_be_next) { Err(ambiguous().into()) } else { Ok(*one) }
 }
 
-/// What is missing, if the API server does not answer: it may report such a pod, and nobody knows. Only the words depend on
-/// this.
+/// Replaces the reason if the API server does not answer: the pod may exist without being reported. Only the message
+/// depends on this.
 fn unless_answered(why: NoOwner, evidence: &Evidence<'_>) -> NoOwner {
     let uid = match &why {
         NoOwner::Unidentified(Missing::Pod { uid }) if !evidence.is_answered => Some(uid.clone()),
@@ -151,8 +149,8 @@ fn by_kernel(sandbox: Sandbox, pod: impl Fn(PodUid) -> Option<Arc<Pod>>) -> Resu
     Ok(Owner { pod, by: Witness::Kernel, began: sandbox.began })
 }
 
-/// What is missing of a static pod: the kernel knows it by a UID that the kubelet has made of its file, and the API server has
-/// it as another pod, the mirror pod, which cannot have an account. Only the words depend on this.
+/// The reason in case of a static pod: the kernel knows it by a UID that the kubelet has derived from its file, and the
+/// API server has it as another pod, the mirror pod, which cannot have an account. Only the message depends on this.
 fn of_static_pod(reported: &[Arc<Pod>]) -> Option<NoOwner> {
     let [pod] = reported else { return None };
     pod.account.is_empty().then(|| Missing::Account { pod: format!("{}/{}", pod.namespace, pod.name) }.into())
@@ -161,7 +159,7 @@ fn of_static_pod(reported: &[Arc<Pod>]) -> Option<NoOwner> {
 fn by_api(evidence: &Evidence<'_>, anchor: impl Fn(PodUid) -> Anchor) -> Result<Owner, NoOwner> {
     let pod = match evidence.reported {
         [] => return Err(Missing::Claim.into()),
-        // The address of a pod that ends may already be another's, of which nothing is known.
+        // The address of a terminating pod may already belong to another pod, which is not known.
         [only] if only.has_identity() && !only.terminating => only,
         [only] => {
             let missing = || Missing::Pod { uid: only.uid.to_string() }.into();

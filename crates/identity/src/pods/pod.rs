@@ -8,11 +8,8 @@ use super::PodUid;
 /// A pod of this node, as the API server describes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pod {
-    /// Its UID.
     pub uid: PodUid,
-    /// Its namespace.
     pub namespace: Arc<str>,
-    /// Its name.
     pub name: Arc<str>,
     /// Its Kubernetes service account, in the same namespace.
     pub account: Arc<str>,
@@ -20,10 +17,9 @@ pub struct Pod {
     pub host_network: bool,
     /// Whether all its containers have ended for good: its phase is Succeeded or Failed. Its address may be another pod's.
     pub ended: bool,
-    /// Whether it was told to end. Until its sandbox ends, it is still itself.
+    /// Whether its deletion was requested. It keeps its identity until its sandbox ends.
     pub terminating: bool,
-    /// When it was created, as the digits of the API server's timestamp: 20260131235959. Only to be compared; 0 if
-    /// unknown.
+    /// Creation time, as the digits of the API server's timestamp: 20260131235959. Only for comparisons; 0 if unknown.
     pub created: u64,
     /// Its addresses. The kubelet reports them late; with a slow image or hook, minutes after the first container began.
     pub addresses: Vec<IpAddr>,

@@ -1,4 +1,4 @@
-//! [`Sandboxes`]: what the kernel says about the networks of this node's pods.
+//! [`Sandboxes`]: the networks of this node's pods, as the kernel shows them.
 
 use std::collections::HashMap;
 use std::mem;
@@ -14,18 +14,18 @@ use super::host_proc::{HostProc, ProcError, Process, unless_ended};
 use super::scanner::{Age, SETTLED, Scanner, time_of};
 use base::clock::BootTime;
 
-/// Addresses of a sandbox at most. A pod that may configure its network can have any number.
+/// Maximum number of addresses of a sandbox. A pod that may configure its network can have any number.
 const MAX_ADDRESSES: usize = 32;
 
-/// How often the addresses of a sandbox are read that have not changed for [`SETTLED`]. Each new connection needs a scan, which is
-/// to be short. It is for the pods that have come since the last one. An address that an older one gives itself can wait.
+/// Interval at which addresses that have not changed for [`SETTLED`] are read again. Each new connection needs a scan, which
+/// is to be short. It is for the pods that are new since the last one. An address that an older pod gives itself can wait.
 const REREAD: Duration = Duration::from_secs(1);
 
 /// The sandboxes of this node, from its `/proc`. Needs one open file for each.
 ///
-/// All methods block for as long as the kernel takes to write the files that they read: some microseconds each. A scan reads
-/// files of all sandboxes and of all new processes, and takes milliseconds; [`Scans`](super::Scans) does it on a thread of
-/// its own. Others do not wait for it: until it ends, they answer from what the scan before found.
+/// All methods block while the kernel writes the files that they read: some microseconds each. A scan reads files of
+/// all sandboxes and of all new processes, and takes milliseconds; [`Scans`](super::Scans) runs it on a thread of its
+/// own. The other methods do not wait for it: until it ends, they answer from the results of the scan before.
 #[derive(Debug)]
 pub struct Sandboxes {
     proc: HostProc,
@@ -38,36 +38,37 @@ pub struct Sandboxes {
 /// The network of a pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sandbox {
-    /// The pod.
     pub uid: PodUid,
-    /// When its oldest process began, rounded down to the kernel's clock tick (10 ms): it did not exist before. A connection
-    /// that was accepted earlier is not this pod's. One that was accepted in the same tick may be either's.
+    /// Start of its oldest process, rounded down to the kernel's clock tick (10 ms): it did not exist before. A
+    /// connection that was accepted earlier is not this pod's. One that was accepted in the same tick may be this pod's
+    /// or an earlier one's.
     pub began: BootTime,
 }
 
-/// What the kernel knows of a pod.
+/// The state of a pod's anchor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Anchor {
-    /// No live process of it in a network of its own.
+    /// No live process in a network of its own.
     None,
     /// A live process in a network that has addresses, or had some when it was complete.
     Networked,
-    /// A live process in a network that has none, and had none but at its beginning, as of a sandboxed runtime.
+    /// A live process in a network that has no addresses, and had some at its beginning at most, as with a sandboxed
+    /// runtime.
     Bare(Sandbox),
 }
 
-/// What a scan did.
+/// Summary of a scan.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Scanned {
-    /// The processes of the node.
+    /// Number of processes on the node.
     pub processes: usize,
-    /// Those that were not there at the scan before.
+    /// Number of processes that are new since the scan before.
     pub new: usize,
-    /// The sandboxes after the scan.
+    /// Number of sandboxes after the scan.
     pub sandboxes: usize,
-    /// Processes that run and could not be read, and `/proc` itself. They are tried again by the next scan.
+    /// Number of running processes that could not be read; 1 if `/proc` itself could not. The next scan tries them again.
     pub unreadable: usize,
-    /// Time of the processor that it took, as far as that was measured.
+    /// Processor time of the scan; zero if it was not measured.
     pub cost: Duration,
 }
 
@@ -84,19 +85,20 @@ struct Known {
     /// The oldest process of the pod.
     anchor: Arc<Process>,
     addresses: SmallVec<[IpAddr; 2]>,
-    /// When they were read, and when they were first found to be these.
+    /// Time of the last read, and of the last change.
     read: BootTime,
     changed: BootTime,
-    /// Whether it was seen to have an address when it was complete, or could not be read. Some runtimes take a pod's addresses
-    /// before they end its processes: then the address may be another pod's, and the API server's word does not count.
+    /// Whether it had an address when it was complete, or could not be read. Some runtimes take a pod's addresses before
+    /// they end its processes: then the address may be another pod's, and the API server's report does not count.
     had_addresses: bool,
 }
 
-/// From this age on a sandbox is complete. gVisor takes the addresses out of a pod's network when it starts, after the network
-/// plugin has put them there: some tenths of a second later, on a busy node some seconds.
+/// Age from which on a sandbox is complete. gVisor takes the addresses out of a pod's network when it starts, after the
+/// network plugin has put them there: some tenths of a second later, on a busy node some seconds.
 const COMPLETE: Duration = Duration::from_secs(10);
 
-/// At this age it must have been seen without addresses, if it ever had some. When a pod that is older loses them, it ends.
+/// Age by which a sandbox that loses its addresses at its beginning must have been seen without them. An older pod that
+/// loses them is ending.
 const SEEN_WITHOUT: Duration = Duration::from_secs(60);
 
 impl Known {
@@ -105,9 +107,9 @@ impl Known {
         Self { anchor: Arc::new(anchor), addresses: SmallVec::new(), read: never, changed: never, had_addresses: false }
     }
 
-    /// Whether its addresses are to be read by a scan that begins now.
+    /// Whether a scan that begins now must read its addresses.
     fn is_due(&self, now: BootTime) -> bool {
-        // Some runtimes start the sandbox first, and its network takes its time.
+        // Some runtimes start the sandbox before its network is ready.
         self.addresses.is_empty() || now.since(self.changed) < SETTLED || now.since(self.read) >= REREAD
     }
 
@@ -123,7 +125,7 @@ impl Known {
         }
     }
 
-    /// Whether its anchor was not seen to have ended.
+    /// `false` only if its anchor has certainly ended.
     fn may_be_alive(&self) -> bool {
         self.anchor.is_running().unwrap_or(true)
     }
@@ -137,7 +139,7 @@ impl Sandboxes {
         Ok(Self { proc, scanner: Mutex::default(), table: Mutex::new(Table { node, ..Table::default() }) })
     }
 
-    /// Looks for new sandboxes, for new addresses, and for those that are gone. Reads only processes that are new since the
+    /// Finds new sandboxes, new addresses, and sandboxes that are gone. Reads only processes that are new since the
     /// last scan, or so young that they may not be in their pod yet.
     pub fn scan(&self) -> Scanned {
         // Nothing panics while it is locked.
@@ -154,7 +156,7 @@ impl Sandboxes {
         for known in sandboxes.values_mut().filter(|known| known.is_due(now)) {
             match self.proc.addresses(known.anchor.pid, MAX_ADDRESSES) {
                 Ok(addresses) => known.has(addresses, now),
-                // Those that were known stay: `holders` does not believe them.
+                // The known addresses stay: `holders` does not trust them.
                 Err(_) => known.had_addresses = true,
             }
         }
@@ -174,20 +176,20 @@ impl Sandboxes {
             table.node = node;
         }
         drop(table);
-        // It closes files.
+        // This closes files, so not under the lock.
         drop(before);
         summary
     }
 
-    /// The sandboxes that have this address now, as the kernel confirms. Sandboxes and addresses that are newer than the last
-    /// scan are not found. There is more than one if a pod gave itself another's address. Empty if a sandbox that had it cannot
-    /// be read, because the result would be incomplete.
+    /// The sandboxes that have this address now, confirmed by the kernel. Sandboxes and addresses that are newer than
+    /// the last scan are not found. There is more than one if a pod gave itself another pod's address. Empty if a
+    /// sandbox that had it cannot be read, because the result would be incomplete.
     pub fn holders(&self, addr: IpAddr) -> SmallVec<[Sandbox; 2]> {
         let addr = addr.to_canonical();
         let mut holders = SmallVec::new();
         for (uid, anchor) in self.candidates(addr) {
             let has = unless_ended(self.proc.has(anchor.pid, addr));
-            // The addresses were of this process only if it still has its ID.
+            // The addresses are this process's only if it still has its ID.
             match (anchor.is_running(), has) {
                 (Ok(false), _) => self.forget(uid, &anchor),
                 (Ok(true), Ok(Some(true))) => holders.push(Sandbox { uid, began: time_of(anchor.start) }),
@@ -208,7 +210,7 @@ impl Sandboxes {
         is_running.unwrap_or(false)
     }
 
-    /// What is known of a pod, as of the last scan.
+    /// The anchor that the last scan found for a pod, if it still runs.
     pub fn anchor(&self, uid: PodUid) -> Anchor {
         let Some(known) = self.lock().sandboxes.get(&uid).cloned() else { return Anchor::None };
         match known.anchor.is_running() {
@@ -235,14 +237,14 @@ impl Sandboxes {
         contested
     }
 
-    /// Whether an address is of the node's own network, the one of process 1. Loopback is. Addresses that are newer than the
-    /// last scan are not found.
+    /// Whether an address is in the node's own network, that of process 1. Loopback is. Addresses that are newer than
+    /// the last scan are not found.
     pub fn is_of_node(&self, addr: IpAddr) -> bool {
         let addr = addr.to_canonical();
         if addr.is_loopback() {
             return true;
         }
-        // Everybody may have it on a link of its own.
+        // Every network may have it on a link of its own.
         if matches!(addr, IpAddr::V6(addr) if addr.is_unicast_link_local()) {
             return false;
         }

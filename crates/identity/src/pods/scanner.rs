@@ -7,14 +7,14 @@
 //! While a sandbox is made, a process changes its group and its network, and short-lived ones precede pause (runc's and crun's
 //! `init`). So a process is read again while it is young, and a young anchor bars only processes in other networks than its own.
 //!
-//! # What a pod can make it cost
+//! # The cost that a pod can cause
 //!
-//! Each scan lists all processes, and reads those that are new. For most of them that is one file, `cgroup`: a pod's process that
-//! was not there at the last scan began after it, so it is younger than an anchor that was [`SETTLED`] then, and is barred
-//! unread. A pod without such an anchor has [`BUDGET`] processes read in full by each scan. The others are read by the next ones,
-//! and until then **the pod gets no anchor**: one that is not read yet may be pause. So a pod that starts many processes before it
-//! is known stays unknown for longer, and never has the network of a process that is not its oldest. If it has an anchor already,
-//! what exceeds the budget is barred if it is younger, which its `stat` file says.
+//! Each scan lists all processes, and reads those that are new. For most of them that is one file, `cgroup`: a pod's process
+//! that was not there at the last scan began after it. So it is younger than an anchor that was [`SETTLED`] then, and is
+//! barred unread. For a pod without such an anchor, each scan reads [`BUDGET`] processes in full, and the next scans read
+//! the others. Until then **the pod gets no anchor**: an unread process may be pause. So a pod that starts many processes
+//! before it is known stays unknown for longer, and never gets the network of a process that is not its oldest. If it has an
+//! anchor already, processes beyond the budget are barred if they are younger, which their `stat` files say.
 
 use std::collections::{HashMap, HashSet};
 use std::io;
@@ -26,60 +26,60 @@ use super::PodUid;
 use super::host_proc::{HostProc, Listed, Network, Pid, Process, unless_ended};
 use base::clock::BootTime;
 
-/// The age from which on a process stays in its pod and network, and an anchor is no forerunner of pause.
+/// Age from which on a process stays in its pod and network, and an anchor is pause itself, not a forerunner of it.
 pub(super) const SETTLED: Duration = Duration::from_secs(10);
 
-/// Processes of a pod whose anchor is not settled that a scan reads in full: what a scan takes for a pod is bounded.
+/// Maximum number of processes that a scan reads in full, of a pod without a settled anchor. It bounds the cost of a pod.
 pub(super) const BUDGET: usize = 512;
 
-/// Processes of a node at most, so that what is remembered of them stays below 17 MiB. A scan of more fails.
+/// Maximum number of processes on a node, so that the memory for them stays below 17 MiB. A scan that finds more fails.
 const MAX_PROCESSES: usize = 200_000;
 
-/// UIDs of pods that are remembered although no process of theirs is.
+/// Maximum number of UIDs remembered of pods without a remembered process.
 const MAX_IDLE_PODS: usize = 1024;
 
-/// What is known of a process. There may be tens of thousands: 40 bytes.
+/// A known process, in 40 bytes: there may be tens of thousands.
 #[derive(Debug, Clone, Copy)]
 struct Known {
     inode: u64,
-    /// `None` as [`UNREAD`].
+    /// [`UNREAD`] if not known.
     start: u64,
     place: Place,
-    /// Whether it was seen beside the anchor of its pod.
+    /// Set if it was seen beside its pod's anchor: it cannot become the anchor.
     is_barred: bool,
-    /// Of the last scan that listed it.
+    /// Parity of the last scan that listed it.
     turn: bool,
 }
 
 /// The start of a process whose `stat` was not read.
 const UNREAD: u64 = u64::MAX;
 
-/// Stands for a pod's UID, in less memory.
+/// A short stand-in for a pod's UID, to save memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Number(u32);
 
-/// When a process began, in clock ticks since boot, and its ID. The order is that of age, the oldest first.
+/// Start of a process, in clock ticks since boot, and its ID. Orders by age, the oldest first.
 pub(super) type Age = (u64, Pid);
 
-/// Where a process is.
+/// The pod and network of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Place {
     /// Could not be read.
     Unknown,
-    /// In no pod, or it has ended and nobody has noticed.
+    /// In no pod, or ended but still listed.
     Outside,
     /// In the group of a pod, and in the node's network.
     NodesNetwork(Number),
     /// In a pod, and in another network than the node's.
     Pod(Number, Network),
-    /// In a pod. Nothing else was read.
+    /// In a pod. Its network was not read.
     Unread(Number),
 }
 
-/// What a scan found.
+/// Result of a scan.
 #[derive(Debug, Default)]
 pub(super) struct Found {
-    /// Pods that had no anchor, or had a younger one, and their anchors.
+    /// New anchors, of pods that had none or a younger one.
     pub(super) anchors: HashMap<PodUid, Process>,
     pub(super) processes: usize,
     pub(super) new: usize,
@@ -92,38 +92,38 @@ pub(super) struct Scanner {
     known: HashMap<Pid, Known>,
     numbers: HashMap<PodUid, Number>,
     next: u32,
-    /// When the last scan began.
+    /// Beginning of the last scan.
     began: Option<BootTime>,
     turn: bool,
 }
 
-/// The pod of a process, if it is of one, and its network, unless that is the node's.
+/// The pod of a process, if it has one, and its network, unless that is the node's.
 type Seen = Option<(PodUid, Option<Network>)>;
 
 /// The anchor of a pod when a scan begins.
 #[derive(Debug, Clone, Copy)]
 struct Anchor {
     age: Age,
-    /// Whether all processes that the last scan did not find are younger.
+    /// Whether all processes that the last scan did not find are younger than this anchor.
     is_settled: bool,
 }
 
-/// A scan that is under way.
+/// A scan in progress.
 struct Round<'a> {
     proc: &'a HostProc,
     now: BootTime,
     anchors: HashMap<Number, Anchor>,
-    /// How many processes of a pod were read in full.
+    /// Number of processes read in full, for each pod.
     read: HashMap<Number, usize>,
-    /// The oldest of a pod's processes that were read by an earlier scan, if it has no anchor.
+    /// The oldest process that an earlier scan read, for each pod without an anchor.
     oldest: HashMap<Number, Age>,
-    /// Pods that have processes which are not read yet, and no anchor.
+    /// Pods that have unread processes, and no anchor.
     held: HashSet<Number>,
     found: Found,
 }
 
 impl Scanner {
-    /// Reads the processes that were not there before, or were not settled. `anchors`: those that run.
+    /// Reads the processes that are new since the last scan, or were not settled then. `anchors`: the running ones.
     pub(super) fn scan(&mut self, proc: &HostProc, anchors: &HashMap<PodUid, Age>) -> io::Result<Found> {
         let listed = proc.list(MAX_PROCESSES)?;
         let now = BootTime::now();
@@ -172,10 +172,10 @@ impl Scanner {
         }
     }
 
-    /// Reads as much of a process as is needed. `last`: what was known of the one that had its ID. `None` if it has ended.
+    /// Reads as much of a process as needed. `last`: the last known process with its ID. `None` if the process has ended.
     ///
-    /// What is read is of the process that was listed, or of a later one with its ID, which has another inode: then the next scan
-    /// reads it again.
+    /// The result belongs to the listed process, or to a later one with its ID. A later one has another inode, so the
+    /// next scan reads it again.
     fn read(&mut self, listed: Listed, last: Option<Known>, round: &mut Round<'_>) -> io::Result<Option<Known>> {
         let Listed { pid, inode } = listed;
         let turn = self.turn;
@@ -225,7 +225,7 @@ impl Scanner {
             if round.held.contains(&pod) {
                 continue;
             }
-            // It is tried again by the next scan.
+            // The next scan tries again.
             let Ok(Some((seen, process))) = read(round.proc, pid) else { continue };
             let place = self.place(seen);
             // Another process may have its ID by now.
@@ -296,7 +296,7 @@ impl Place {
 }
 
 impl Round<'_> {
-    /// Whether there is nothing to learn by reading a process again.
+    /// Whether reading a process again would show nothing new.
     fn has_read(&mut self, pid: Pid, before: Known) -> bool {
         match before.place {
             Place::Unknown => false,
@@ -312,7 +312,7 @@ impl Round<'_> {
         }
     }
 
-    /// Keeps a process if it is older than the anchor of its pod and than all that were proposed before.
+    /// Keeps a process if it is older than its pod's anchor and than all those proposed before.
     fn propose(&mut self, seen: Seen, place: Place, process: Process) {
         let (Some((uid, _)), Place::Pod(pod, _)) = (seen, place) else { return };
         let is_older = self.anchors.get(&pod).is_none_or(|anchor| process.age() < anchor.age);
@@ -322,7 +322,8 @@ impl Round<'_> {
     }
 }
 
-/// Whether the process that had an ID was barred in this pod. Another one with its ID began after the last scan.
+/// Whether the last process with an ID was barred in this pod. If another process has the ID now, it began after the
+/// last scan.
 fn is_barred_in(last: Option<Known>, pod: Number) -> bool {
     last.is_some_and(|last| last.is_barred && last.place.pod() == Some(pod))
 }
@@ -343,16 +344,16 @@ fn is_old(start: u64, now: BootTime) -> bool {
     now.since(time_of(start)) >= SETTLED
 }
 
-/// When a process began. 0 if it has ended: then nothing more becomes of it.
+/// Start of a process, in clock ticks. 0 if it has ended: it counts as old, and is not read again.
 fn start_of(proc: &HostProc, pid: Pid) -> io::Result<u64> {
     Ok(proc.process(pid)?.map_or(0, |process| process.start))
 }
 
-/// Where a process is. `None` if it has ended.
+/// Reads the pod and network of a process. `None` if it has ended.
 fn read(proc: &HostProc, pid: Pid) -> io::Result<Option<(Seen, Process)>> {
     let Some(process) = proc.process(pid)? else { return Ok(None) };
     let Some(seen) = unless_ended(see(proc, pid))? else { return Ok(None) };
-    // What was read by the ID was of this process only if it still has the ID.
+    // The values read by ID belong to this process only if it still has the ID.
     Ok(process.is_running()?.then_some((seen, process)))
 }
 

@@ -13,10 +13,10 @@
 //! - **Only the beginning of a scan is evidence.** A pod's processes are older than its connections. So a scan that began after
 //!   a connection was accepted has found the connection's pod. A scan that was running then may have passed the pod's place
 //!   before its processes began. It does not count, however late it ends: [`Scans::since`] waits for the next one.
-//! - **A scan only proposes.** Whether a sandbox still lives and still has the address is read from the kernel when a client
-//!   is identified ([`Sandboxes::holders`]). An old scan can make a pod unknown. It cannot make anybody a pod that has ended or
-//!   has lost its address. An address that an older sandbox has given itself is found up to a second later; that of a new
-//!   sandbox is found by the first scan that finds the sandbox.
+//! - **A scan only proposes.** Whether a sandbox still lives and still has the address is read from the kernel when a
+//!   client is identified ([`Sandboxes::holders`]). An old scan can make a pod unknown. It cannot identify a client as
+//!   a pod that has ended or has lost its address. An address that an older sandbox has given itself is found up to a
+//!   second later; that of a new sandbox is found by the first scan that finds the sandbox.
 //! - **A scan that failed shows nothing.** [`Scan::began`] stays that of the last one that succeeded.
 
 use std::future::{Future, pending, ready};
@@ -40,19 +40,18 @@ use telemetry::{Registry, table};
 /// Scans take at most 1/20 of a processor's time.
 const SHARE: u32 = 20;
 
-/// The longest rests before a scan that a client waits for: one whose pod an earlier scan may show, and one whose pod none can.
+/// Longest rests before a scan that a client waits for: if an earlier scan may show the client's pod, and if none can.
 const MAX_REST: Duration = Duration::from_millis(200);
 const MAX_REST_OF_NEW: Duration = Duration::from_millis(50);
 
-/// The shortest rest, as a multiple of the cost of the scan before. So scans take a quarter of a processor at most, also where a
-/// pod makes them long.
+/// Shortest rest, as a multiple of the cost of the scan before. So scans take at most a quarter of a processor, even if
+/// a pod makes them long.
 const MIN_REST: u32 = 3;
 
-/// A scan that runs for longer is reported, since no request waits for longer. With 30,000 new processes one takes about a
-/// second.
+/// A longer scan is reported, since no request waits longer. With 30,000 new processes, a scan takes about a second.
 const MAX_SCAN: Duration = Duration::from_secs(2);
 
-/// The stack of the thread, in bytes: several times what a scan needs. Untouched pages take no memory.
+/// Stack size of the thread, in bytes: several times the need of a scan. Untouched pages take no memory.
 const STACK: usize = 256 << 10;
 
 /// The sandboxes of this node, and the thread that keeps them up to date.
@@ -71,7 +70,7 @@ type Times = Histogram<{ TIME_BOUNDS.len() }>;
 /// The scan that clients wait for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Wanted {
-    /// It begins at this moment or later.
+    /// The scan must begin at this moment or later.
     by_anybody: BootTime,
     /// The same, for clients that no earlier scan can show.
     by_new: BootTime,
@@ -80,16 +79,16 @@ pub(super) struct Wanted {
 /// The last scan of the node's processes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Scan {
-    /// When the last scan began that succeeded. It found all pods whose processes are older.
+    /// Beginning of the last scan that succeeded. It found all pods whose processes are older.
     pub began: BootTime,
-    /// When the last scan began, failed or not.
+    /// Beginning of the last scan, failed or not.
     pub tried: BootTime,
     ended: BootTime,
     failed: Option<Failure>,
     found: Scanned,
 }
 
-/// Why a scan failed.
+/// Reason for a failed scan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Failure {
     #[error("the node's processes cannot be listed (--host-proc), or are more than 200,000")]
@@ -98,7 +97,7 @@ pub(super) enum Failure {
     Panicked,
 }
 
-/// When the running scan began, in nanoseconds since boot; 0 between scans.
+/// Beginning of the running scan, in nanoseconds since boot; 0 between scans.
 type Running = AtomicU64;
 
 /// The loop of the thread.
@@ -117,17 +116,17 @@ impl Scan {
         Self { began: never, tried: never, ended: never, failed: None, found }
     };
 
-    /// Whether it ended within this time, or no other one may begin yet.
+    /// Whether it ended less than `max_age` ago, or its rest is not over yet.
     fn is_recent(&self, max_age: Duration) -> bool {
         BootTime::now().since(self.ended) < max_age.max(self.rest())
     }
 
-    /// How long no other scan begins after its end.
+    /// Minimum time between the end of this scan and the next one.
     fn rest(&self) -> Duration {
         self.rest_of(MAX_REST)
     }
 
-    /// The same, if a client waits that no earlier scan can show.
+    /// The same, while a client waits that no earlier scan can show.
     fn rest_before_new(&self) -> Duration {
         self.rest_of(MAX_REST_OF_NEW)
     }
@@ -173,12 +172,12 @@ impl Scans {
         &self.sandboxes
     }
 
-    /// The last scan that has ended. To be read before [`Scans::sandboxes`].
+    /// The last scan that has ended. Must be read before [`Scans::sandboxes`].
     pub fn last(&self) -> Scan {
         *self.last.borrow()
     }
 
-    /// The last scan, if it ended within this time, or no other one may begin yet.
+    /// The last scan, if it ended less than `max_age` ago, or if its rest is not over yet.
     pub fn recent(&self, max_age: Duration) -> Option<Scan> {
         Some(self.last()).filter(|scan| scan.is_recent(max_age))
     }
@@ -200,7 +199,7 @@ impl Scans {
         self.next(|scan| scan.tried >= moment).await
     }
 
-    /// Why new pods are not found, if they are not. For operators.
+    /// The reason why new pods are not found, for operators. `None` if they are found.
     pub fn trouble(&self) -> Option<String> {
         let running = self.running.load(Relaxed);
         let took = BootTime::now().since(BootTime::from_nanos(running));
@@ -256,7 +255,7 @@ impl ScanLoop {
             self.times.record(last.ended.since(tried));
             self.last.send_replace(last);
             sleep(last.rest_before_new()).await;
-            // Also over if `Scans` was dropped.
+            // Also ends if `Scans` is dropped.
             let new = self.wanted.wait_for(|wanted| wanted.by_new > last.tried);
             let _ = timeout(last.rest().saturating_sub(last.rest_before_new()), new).await;
         }
@@ -282,9 +281,9 @@ fn measured(scan: impl FnOnce() -> Scanned) -> Scanned {
     Scanned { cost: time().saturating_sub(began), ..found }
 }
 
-/// A hostile process must not end all scans by a bug: a scan that panics has failed.
+/// Turns a panic into a failed scan: a hostile process must not end all scans through a bug.
 fn unless_panicked(scan: impl FnOnce() -> Scanned) -> Result<Scanned, Failure> {
-    // Unwind safe: a scan replaces what is known when it is complete, and its locks are not poisoned for others.
+    // Unwind safe: a scan replaces the known state only when it is complete, and later scans use its locks even if poisoned.
     catch_unwind(AssertUnwindSafe(scan)).map_err(|_| Failure::Panicked)
 }
 

@@ -1,14 +1,14 @@
 //! Reads the state and the start of a process from `/proc/PID/stat`.
 
-/// Words after the name, which the state begins, up to the start: it is field 22, and the state is field 3.
+/// Number of words from the state (field 3), the first after the name, to the start (field 22).
 const START: usize = 22 - 3;
 
-/// What a `stat` file says.
+/// The parsed fields of a `stat` file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Stat {
-    /// Whether it is running. A process that has ended, and waits for its parent to notice, is not.
+    /// Whether it is running. A zombie, which has ended but is not reaped by its parent yet, is not.
     pub(super) is_running: bool,
-    /// When it began, in clock ticks since boot, rounded down.
+    /// Start, in clock ticks since boot, rounded down.
     pub(super) start: u64,
 }
 

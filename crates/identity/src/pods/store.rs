@@ -1,12 +1,12 @@
-//! [`Store`]: the pods of this node in a file, for the time after a restart in which the API server is away.
+//! [`Store`]: a file with the pods of this node, for a restart while the API server is unreachable.
 //!
-//! A UID is never used again, and a pod's namespace and account never change. The kernel says which UID has an address. So a
-//! pod that was known before a restart is that pod after it, however old the file is. Its reported addresses are another
-//! matter: a pod has others after the node has started again. They are believed as long as those of a watch that is silent
-//! (`owners::MAX_API_AGE`), and not at all after the node has started again.
+//! A UID is never used again, and a pod's namespace and account never change. The kernel says which UID has an address.
+//! So a pod that was known before a restart is that pod after it, however old the file is. Reported addresses do
+//! change: a pod has others after the node has restarted. They are trusted as long as those of a silent watch
+//! (`owners::MAX_API_AGE`), and not at all after the node has restarted.
 //!
-//! The file has nothing secret. A process that may write it decides which account a pod of this node has until the API server
-//! lists its pods; so a file that others than the proxy's user may write is not read.
+//! The file contains no secrets. A process that may write it decides which account a pod of this node has, until the
+//! API server lists its pods; so a file that others than the proxy's user may write is not read.
 
 use std::cmp::Reverse;
 use std::convert::Infallible;
@@ -26,22 +26,22 @@ use super::{Pod, PodUid, Pods};
 use crate::cluster::NodeName;
 use base::clock::BootTime;
 
-/// The file, and the one that is written before it takes its place.
+/// The file, and the temporary file that replaces it.
 const NAME: &str = "pods.json";
 const NEXT: &str = "pods.json.next";
 
-/// The format. A file with another one is not read.
+/// Version of the format. A file with another version is not read.
 const VERSION: u32 = 1;
 
 /// Maximum size of the file. A pod takes up to about 1,200 bytes, and a node has 110 by default.
 const MAX_BYTES: u64 = 1 << 20;
 
-/// Maximum pods in the file. Those that have existed longest are kept: a tenant that creates pods without end for this node does
+/// Maximum number of pods in the file. The oldest are kept: a tenant that creates pods without end for this node does
 /// not push out those that run.
 const MAX_PODS: usize = 512;
 
-/// Least and longest time between two writes. What happens within the first is written at once. The API server says at
-/// least once a minute that nothing has happened, and then only the time is written.
+/// Minimum and maximum time between two writes. Changes within the minimum are written together. The API server sends a
+/// message at least once a minute even if nothing has changed, and then only the time is updated.
 const INTERVALS: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 
 /// Differs each time the node starts.
@@ -52,11 +52,11 @@ const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 pub struct Store {
     dir: PathBuf,
     node: NodeName,
-    /// Empty if it cannot be read: then each start counts as one of the node.
+    /// Boot ID of the node. Empty if it cannot be read: then each start of the process counts as a start of the node.
     boot: String,
 }
 
-/// Why a file is of no use.
+/// Reason why a file is not used.
 #[derive(Debug, thiserror::Error)]
 enum Unusable {
     #[error("{0}")]
@@ -77,7 +77,7 @@ struct Kept {
     version: u32,
     node: String,
     boot: String,
-    /// When the API server was last heard from, in nanoseconds since the node's start.
+    /// Last time the API server was heard from, in nanoseconds since the node's start.
     heard: u64,
     pods: Vec<Row>,
 }
@@ -128,14 +128,14 @@ impl Row {
 }
 
 impl Store {
-    /// In this directory, for this node.
+    /// A store in this directory, for this node.
     pub fn new(dir: &Path, node: &NodeName) -> Self {
         let boot = fs::read_to_string(BOOT_ID).unwrap_or_default().trim().to_owned();
         Self { dir: dir.to_owned(), node: node.clone(), boot }
     }
 
-    /// Has `pods` know those of the file, until the API server lists them. Without a good file nothing is known, and the log
-    /// says why.
+    /// Loads the pods of the file into `pods`, until the API server lists them. Without a valid file nothing is loaded,
+    /// and the log says why.
     pub fn restore(&self, pods: &Pods) {
         let file = self.dir.join(NAME);
         match self.read(&file) {
@@ -164,7 +164,7 @@ impl Store {
         let known = kept.pods.into_iter().map(Row::into_pod).collect::<Option<Vec<Pod>>>();
         let mut known = known.ok_or(Unusable::Value("a pod"))?;
         if kept.boot.is_empty() || kept.boot != self.boot {
-            // It was heard from before the node started, so at least that long ago.
+            // The API server was last heard from before the node started, so at least that long ago.
             for pod in &mut known {
                 pod.addresses.clear();
             }
@@ -177,7 +177,7 @@ impl Store {
         Ok(Some((known, heard)))
     }
 
-    /// Keeps what `pods` has, at once. A reader finds this file or the one before it, whole.
+    /// Writes `pods` to the file. A reader finds either this file or the one before it, complete.
     fn write(&self, pods: &Pods, heard: BootTime) -> io::Result<()> {
         let mut known = pods.all();
         known.retain(|pod| pod.has_identity());
@@ -193,7 +193,7 @@ impl Store {
         }
         let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&next)?;
         file.write_all(&text)?;
-        // Not synced: what a crash of the node loses is known again from the API server.
+        // Not synced: after a crash of the node, the API server reports the pods again.
         fs::rename(&next, self.dir.join(NAME))
     }
 }
@@ -216,10 +216,10 @@ fn read_own(path: &Path) -> Result<Option<Vec<u8>>, Unusable> {
     if text.len() as u64 > MAX_BYTES { Err(Unusable::TooLong) } else { Ok(Some(text)) }
 }
 
-/// Keeps what the API server says in the file, for ever. A failure is logged once until a write succeeds.
+/// Keeps the file up to date with `pods`, forever. A failure is logged once until a write succeeds.
 pub async fn keep(store: Store, pods: Arc<Pods>) -> Infallible {
     let mut changes = pods.subscribe();
-    // What is known now counts as a change.
+    // The pods that are known now count as a change.
     changes.mark_changed();
     let mut kept = None;
     let mut has_failed = false;

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// The UID of a pod: a UUID, as the API server gives it to each pod that it creates. Never used again.
+/// The UID of a pod: a UUID that the API server gives to each pod that it creates. Never used again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PodUid(u128);
 

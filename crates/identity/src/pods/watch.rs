@@ -1,4 +1,4 @@
-//! [`follow`]: keeps [`Pods`] as the API server describes them.
+//! [`follow`]: keeps [`Pods`] up to date from the API server.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -12,32 +12,28 @@ use super::{Pod, PodUid, Pods, object};
 use crate::cluster::{Cluster, Event, Events, Failure, PodObject, RequestError, Since};
 use base::backoff::{Backoff, Jitter};
 
-/// Maximum time for a list that comes as events. It is as long as a whole list may take that is requested as such.
+/// Maximum time for a list that comes as events, the same as for a list in one response.
 const LIST_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Initial and maximum pause between attempts. Pods that start while the API server is away are unknown until the watch
-/// goes on, so the maximum is short; the jitter keeps the nodes of a cluster apart.
+/// Initial and maximum pause between attempts. Pods that start while the API server is unreachable are unknown until
+/// the watch resumes, so the maximum is short; the jitter keeps the nodes of a cluster apart.
 const BACK_OFF: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(5)).with(Jitter(0.5, 1.0));
 
-/// Maximum pause while a pod that the API server has not reported sends requests, and no server answers. So such a pod
-/// is known within a second after the API server is back. Few nodes of a cluster have one: while the API server is away, no
-/// pod is scheduled. If each of 15,000 had one, they would try to connect 20,000 times a second, 1.3 times each, and each
-/// must connect once anyway. A server that answers, if only to refuse, may have too much to do, and is left the long pause.
+/// Maximum pause while a pod that the API server has not reported sends requests, and no server answers. So such a pod is
+/// known within a second after the API server is back. Few nodes of a cluster have one: while the API server is unreachable,
+/// no pod is scheduled. If each of 15,000 had one, they would try to connect 20,000 times a second, 1.3 times each, and each
+/// must connect once anyway. A server that answers, if only to refuse, may be overloaded, and gets the long pause.
 const MAX_PAUSE_IF_MISSED: Duration = Duration::from_secs(1);
 
-/// What happened to the watch.
+/// An event of the watch, for metrics.
 #[derive(Debug)]
 pub enum WatchEvent<'a> {
-    /// A list was read whole: [`Pods`] has these pods and no others.
-    Listed {
-        /// The number of pods.
-        pods: usize,
-    },
+    /// A complete list was read: [`Pods`] has these pods and no others.
+    Listed { pods: usize },
     /// An object was left out, because it is not one of this node's pods or has no valid UID.
     Skipped,
     /// An attempt failed. Known pods stay.
     Failed {
-        /// Why.
         error: &'a RequestError,
         /// Whether it was logged: it is the first of its kind since the last success.
         is_logged: bool,
@@ -49,8 +45,8 @@ pub enum WatchEvent<'a> {
 /// Keeps `pods` as the API server describes them, forever. `on` gets each event of the watch, for metrics. Failures are
 /// logged here, each once until the watch recovers.
 ///
-/// A failure leaves `pods` as they are: [`Pods::age`] says how long the API server has been silent. Where it lists
-/// anew, the list replaces them only when it is whole.
+/// A failure leaves `pods` unchanged: [`Pods::age`] says how long the API server has been silent. A new list replaces
+/// them only when it is complete.
 pub async fn follow(cluster: Cluster, pods: Arc<Pods>, on: impl Fn(WatchEvent<'_>)) -> Infallible {
     let mut watch = Watch { cluster, pods, on, version: None, streams_lists: true, failures: 0, reported: Vec::new() };
     loop {
@@ -73,7 +69,7 @@ async fn rest(pods: &Pods, failures: u32, is_away: bool) {
     let _ = timeout(longest.saturating_sub(shortest), pods.is_missed()).await;
 }
 
-/// Whether there is no server, or none that answers.
+/// Whether the server is unreachable or does not answer.
 fn is_away(failure: Failure) -> bool {
     match failure {
         Failure::Connection | Failure::Silent => true,
@@ -85,18 +81,18 @@ struct Watch<F> {
     cluster: Cluster,
     pods: Arc<Pods>,
     on: F,
-    /// The version that `pods` has. `None` before the first list, and when what happened since is lost.
+    /// The resource version of `pods`. `None` before the first list, and when events since then are lost.
     version: Option<String>,
     /// Whether the server may send a list as events: Kubernetes 1.34 and later, by default.
     streams_lists: bool,
     /// Attempts without an event.
     failures: u32,
-    /// What was logged since the last success.
+    /// The kinds of failures logged since the last success.
     reported: Vec<Failure>,
 }
 
 impl<F: Fn(WatchEvent<'_>)> Watch<F> {
-    /// Lists if that is needed, and watches until that ends.
+    /// Lists if needed, and watches until the watch ends.
     async fn run(&mut self) -> Result<(), RequestError> {
         let mut events = match &self.version {
             Some(version) => self.cluster.node_pods(Since::Version(version)).await?,
@@ -118,7 +114,7 @@ impl<F: Fn(WatchEvent<'_>)> Watch<F> {
             let (pods, version) = self.read_list(&mut events).await?;
             Ok::<_, RequestError>((events, pods, version))
         };
-        // An older server refuses the parameters, or knows nothing of them and never ends the list.
+        // An older server refuses the parameters, or ignores them and never ends the list.
         let read = timeout(LIST_TIMEOUT, read).await.map_err(|_| RequestError::Silent(LIST_TIMEOUT));
         self.streams_lists = match &read {
             Ok(Err(error)) => {
@@ -156,7 +152,7 @@ impl<F: Fn(WatchEvent<'_>)> Watch<F> {
     async fn list(&mut self) -> Result<Events, RequestError> {
         let (objects, version) = self.cluster.list().await?;
         let pods = objects.iter().filter_map(|object| self.pod(object)).map(|pod| (pod.uid, pod)).collect();
-        // The next attempt goes on from here even if the watch cannot be started now.
+        // The next attempt resumes from here even if the watch cannot be started now.
         self.replace(pods, version.clone())?;
         self.cluster.node_pods(Since::Version(&version)).await
     }
@@ -207,7 +203,7 @@ impl<F: Fn(WatchEvent<'_>)> Watch<F> {
     /// Decides how the next attempt begins, and logs what is new.
     fn failed(&mut self, error: &RequestError) {
         let failure = error.failure();
-        // It is expected after a long cut, and an answer.
+        // Expected after a long outage; and it is an answer.
         if failure != Failure::Expired {
             self.pods.unanswered();
         }
@@ -232,12 +228,12 @@ impl<F: Fn(WatchEvent<'_>)> Watch<F> {
     }
 }
 
-/// Whether a watch cannot go on after this failure from where it was. Listing anew is cheap, and always right.
+/// Whether a watch cannot resume at its version after this failure. A new list is cheap, and always correct.
 fn loses_events(failure: Failure) -> bool {
     match failure {
         Failure::Cluster | Failure::Connection | Failure::Silent => false,
-        // The server, or the right to ask it, may come back. Other refusals may be about the version, such as 504 for
-        // one that is in the future because the cluster's store was restored.
+        // The server or the permission may come back. Other refusals may be about the version, such as 504 for one that
+        // is in the future because the cluster's store was restored.
         Failure::Refused(status) => !matches!(
             status,
             StatusCode::UNAUTHORIZED
@@ -249,7 +245,7 @@ fn loses_events(failure: Failure) -> bool {
     }
 }
 
-/// A version that a watch can go on from. Without one, it would silently begin anywhere.
+/// Checks that a watch can resume at this version. Without a version, it would silently begin anywhere.
 fn versioned(version: String) -> Result<String, RequestError> {
     if version.is_empty() { Err(RequestError::Invalid("no resourceVersion".to_owned())) } else { Ok(version) }
 }

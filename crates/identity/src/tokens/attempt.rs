@@ -29,7 +29,7 @@ impl Federated {
     }
 }
 
-/// Exchanges a Kubernetes token at the Security Token Service, as it is done for pods of an account with this link.
+/// Exchanges a Kubernetes token at the Security Token Service, in the same way as for pods of an account with this link.
 pub async fn exchange(
     google: &Google,
     federation: &Federation,
@@ -43,7 +43,7 @@ pub async fn exchange(
     exchange.send(google, federation).await.map(Federated)
 }
 
-/// Has IAM issue an access token of a Google account. Returns its lifetime.
+/// Requests an access token of a Google account from IAM. Returns its lifetime.
 pub async fn impersonate(
     google: &Google,
     federation: &Federation,

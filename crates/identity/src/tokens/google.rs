@@ -15,14 +15,14 @@ use http_client::renewed::Renewed;
 use http_client::secure::{self, CaError, SecureConnector};
 use http_client::{ClientError, HttpClient, Limits};
 
-/// Limits of a request. A token has 1 to 2 KiB; the time is longer than that of a request for a token, which finds the
-/// result when it is repeated.
+/// Limits of a request. A token has 1 to 2 KiB. The timeout is longer than that of a pod's request for a token, which
+/// gets the result when it is repeated.
 const LIMITS: Limits = Limits { timeout: Duration::from_secs(5), max_body_bytes: 64 << 10 };
 
 /// Maximum unused connections to each server, for the moment when a node starts.
 const MAX_IDLE: usize = 4;
 
-/// Maximum characters of a server's error that are passed on.
+/// Maximum length of a server's error message that is passed on, in characters.
 const MAX_TEXT: usize = 600;
 
 /// Delay after 429 if the server names none.
@@ -32,10 +32,10 @@ const JSON: HeaderValue = HeaderValue::from_static("application/json");
 const AGENT: HeaderValue = HeaderValue::from_static(concat!("gce-metadata-proxy/", env!("CARGO_PKG_VERSION")));
 const USER_PROJECT: HeaderName = HeaderName::from_static("x-goog-user-project");
 
-/// A response, or why there is none.
+/// The future of a response.
 pub(super) type Sending<'a> = Pin<Box<dyn Future<Output = Result<Response<Bytes>, ClientError>> + Send + 'a>>;
 
-/// Sends requests within a deadline. Tests have another one, without sockets.
+/// Sends requests within a deadline. Tests have another implementation, without sockets.
 pub(super) trait Transport: Send + Sync {
     fn send(&self, request: Request<Bytes>) -> Sending<'_>;
 }
@@ -63,7 +63,6 @@ impl fmt::Debug for Google {
     }
 }
 
-/// A request.
 pub(super) struct Call<'a> {
     pub(super) url: String,
     pub(super) bearer: Option<&'a Secret>,
@@ -71,19 +70,19 @@ pub(super) struct Call<'a> {
     pub(super) body: Zeroizing<Vec<u8>>,
 }
 
-/// Why there is no successful response.
+/// Reason why there is no successful response.
 #[derive(Debug)]
 pub(super) enum CallError {
-    /// No response, or one with a server's error.
+    /// No response, or a server error.
     Failed(String),
-    /// Too many requests. Nobody asks again before this time.
+    /// Too many requests. None is sent before this time has passed.
     Throttled(Duration),
-    /// Another status, and the body.
+    /// A refusal with another status, and its body.
     Refused(StatusCode, Bytes),
 }
 
 impl Google {
-    /// Reads the certificates to trust, and again when they may have changed. Connects to nothing yet.
+    /// Reads the certificates to trust, and reads them again when they may have changed. Connects to nothing yet.
     pub fn new(federation: &Federation) -> Result<Self, CaError> {
         Ok(match &federation.google_ca {
             Some(file) => Self::with_transport(Renewed::new(file, LIMITS, MAX_IDLE)?),
@@ -99,7 +98,7 @@ impl Google {
     pub(super) async fn post(&self, call: Call<'_>) -> Result<Response<Bytes>, CallError> {
         let request = request(call).map_err(|error| CallError::Failed(error.to_string()))?;
         let response = self.transport.send(request).await.map_err(|error| match error.status() {
-            // A refusal that is too large or cut short is one, too.
+            // A refusal whose body is too large or cut short is still a refusal.
             Some(status) if status.is_client_error() => CallError::Refused(status, Bytes::new()),
             _ => CallError::Failed(words(&error)),
         })?;
@@ -121,7 +120,7 @@ fn request(call: Call<'_>) -> http::Result<Request<Bytes>> {
     headers.insert(USER_AGENT, AGENT);
     if let Some(token) = call.bearer {
         let bearer = Zeroizing::new(format!("Bearer {}", token.text.as_str()).into_bytes());
-        // It shares the memory, which is wiped.
+        // The header shares the memory, which is wiped.
         let mut bearer = HeaderValue::from_maybe_shared(Bytes::from_owner(bearer))?;
         bearer.set_sensitive(true);
         headers.insert(AUTHORIZATION, bearer);
@@ -144,7 +143,8 @@ fn retry_after(response: &Response<Bytes>) -> Duration {
     seconds.map_or(DEFAULT_RETRY_AFTER, Duration::from_secs)
 }
 
-/// The beginning of a server's words, without the token that it was sent and without what could break lines in a log.
+/// The beginning of a server's message, without the token that was sent to it and without characters that could break
+/// lines in a log.
 pub(super) fn quoted(words: &str, sent: &Secret) -> String {
     let words = words.replace(sent.text.as_str(), "[redacted]");
     words.chars().filter(|char| !char.is_control()).take(MAX_TEXT).collect()
@@ -157,7 +157,7 @@ pub(super) fn wipe(body: Bytes) {
     }
 }
 
-/// Whether a token of Google's can be sent in a header and in JSON without escaping.
+/// Whether a token from Google can be sent in a header and in JSON without escaping.
 pub(super) fn is_token(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'"' && byte != b'\\')
 }

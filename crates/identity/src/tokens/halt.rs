@@ -1,4 +1,4 @@
-//! [`Halt`]: why a step gave no token, and when it is tried again.
+//! [`Halt`]: the reason why a step gave no token, and the time until it is tried again.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,10 +11,10 @@ use proxy::failure::ExchangeFailure;
 use proxy::reply::{self, Body};
 use proxy::tokens::{NoToken, Refused};
 
-/// The longest `Retry-After` of a server that is passed on.
+/// Maximum `Retry-After` of a server that is passed on, in seconds.
 const MAX_RETRY_AFTER: u64 = 60;
 
-/// Why a step gave no token, and when it is tried again.
+/// The reason why a step gave no token, and the time until it is tried again.
 #[derive(Debug)]
 pub(super) struct Halt {
     pub(super) why: NoToken,
@@ -32,7 +32,7 @@ impl Halt {
         Self { why: no_token(failure), rest: Rest::Fixed }
     }
 
-    /// A failure of a server that is not asked now.
+    /// A failure because requests to the server are held back at present.
     pub(super) fn resting(failure: ExchangeFailure) -> Self {
         Self { why: no_token(failure), rest: Rest::Unasked }
     }
@@ -60,7 +60,7 @@ impl Halt {
         }
     }
 
-    /// The quota is used up: nobody asks before this time.
+    /// The quota is used up: no request is sent before this time has passed.
     pub(super) fn throttled(text: String, retry_after: Duration) -> Self {
         let mut response = reply::sentence(StatusCode::SERVICE_UNAVAILABLE, text);
         let seconds = retry_after.as_secs().clamp(1, MAX_RETRY_AFTER);
@@ -69,7 +69,7 @@ impl Halt {
     }
 }
 
-/// What the step before said.
+/// The reason of the step before.
 impl From<NoToken> for Halt {
     fn from(why: NoToken) -> Self {
         Self { why, rest: Rest::None }
@@ -86,7 +86,7 @@ pub(super) fn refused(status: StatusCode, text: impl Into<String>) -> NoToken {
     passed_on(reply::sentence(status, text.into()))
 }
 
-/// What is said while a step rests for this long: a `Retry-After` that is passed on is not shorter.
+/// The answer while a step rests for this long: a `Retry-After` that is passed on is not shorter.
 pub(super) fn resting(why: NoToken, left: Duration) -> NoToken {
     let NoToken::Refused(refused) = &why else { return why };
     let named = refused.headers.get(header::RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
@@ -103,7 +103,7 @@ fn passed_on(response: Response<Body>) -> NoToken {
     let (head, body) = response.into_parts();
     let body = match body {
         Body::Whole(body) => body,
-        // Not made here.
+        // Never made here.
         Body::Streamed(_) => bytes::Bytes::new(),
     };
     NoToken::Refused(Arc::new(Refused::copied(head.status, &head.headers, &body)))

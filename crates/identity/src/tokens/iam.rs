@@ -21,18 +21,18 @@ use base::clock::BootTime;
 use protocol::metadata::identity;
 use proxy::failure::ExchangeFailure;
 
-/// The scope without which Google's own libraries cannot tell whose a token is.
+/// The scope without which Google's own libraries cannot find out the account of a token.
 const USERINFO_EMAIL: &str = "https://www.googleapis.com/auth/userinfo.email";
 
-/// The lifetime that is asked for. Longer ones need an organisation's consent.
+/// Requested lifetime. Longer ones need an organisation's consent.
 const LIFE: Duration = Duration::from_secs(3600);
 
-/// Google's words after a refusal for a missing right.
+/// Google's text after a refusal for a missing right.
 const HINT: &str = "This error could be caused by a missing IAM policy binding on the target IAM service account.\n\
     For more information, refer to the Workload Identity documentation:\n\
     \thttps://cloud.google.com/kubernetes-engine/docs/how-to/workload-identity#authenticating_to\n\n";
 
-/// A token of a Google service account.
+/// A request for a token of a Google service account.
 pub(super) struct Impersonation<'a> {
     pub(super) account: &'a GoogleAccount,
     pub(super) link: &'a Link,
@@ -40,16 +40,16 @@ pub(super) struct Impersonation<'a> {
     pub(super) what: What<'a>,
 }
 
-/// What kind of token is asked for.
+/// The kind of token that is requested.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum What<'a> {
-    /// An access token with these scopes, separated by commas. Without any, those of default.
+    /// An access token with these scopes, separated by commas. If empty, with the default scopes.
     Access(&'a str),
     /// An identity token for this audience.
     Identity(&'a str),
 }
 
-/// Why there is no token.
+/// Reason why no token was issued.
 pub(super) enum NotIssued {
     /// The federated token is not accepted.
     NotAccepted(Halt),
@@ -69,7 +69,6 @@ struct IdentityAnswer {
 }
 
 impl Impersonation<'_> {
-    /// Asks for the token.
     pub(super) async fn send(&self, google: &Google, iam: &Endpoint) -> Result<Secret, NotGiven> {
         let asked = BootTime::now();
         let call = Call {
@@ -112,7 +111,7 @@ impl Impersonation<'_> {
         body
     }
 
-    /// Google's own server passes the status on, with these words.
+    /// Google's own server passes the status on, too, with this text.
     pub(super) fn not_issued(&self, error: NotGiven) -> NotIssued {
         let kind = match self.what {
             What::Access(_) => "access",
@@ -150,7 +149,7 @@ fn identity_token(response: &Response<Bytes>) -> Option<(Zeroizing<String>, Dura
     Some((token, Duration::from_secs(seconds.into())))
 }
 
-/// When the server answered, by its own clock if it says what that is: this machine's may be wrong.
+/// Time of the response by the server's own clock, if it has one: this machine's may be wrong.
 fn servers_time(response: &Response<Bytes>) -> SystemTime {
     let date = response.headers().get(DATE).and_then(|date| httpdate::parse_http_date(date.to_str().ok()?).ok());
     date.unwrap_or_else(SystemTime::now)

@@ -1,4 +1,4 @@
-//! [`Kept`]: the tokens of every step that are kept for each workload.
+//! [`Kept`]: the tokens of all steps that are kept for each workload.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -16,18 +16,18 @@ use protocol::metadata::WorkloadId;
 use proxy::error::Overload;
 use proxy::tokens::{NoToken, TokenKind};
 
-/// Maximum Google tokens of one workload that are being fetched or were refused lately.
+/// Maximum Google tokens of one workload that are being fetched or were refused recently.
 const MAX_ASKS: usize = 64;
 
-/// Maximum concurrent exchanges of one workload's Google tokens, so that one which invents scopes leaves room for
+/// Maximum concurrent exchanges of one workload's Google tokens, so that a workload that invents scopes leaves room for
 /// others.
 const MAX_EXCHANGES: usize = 4;
 
-/// A workload of which nothing was asked for this long is not kept ready any more. Longer than until the token cache
-/// renews a token that is in use.
+/// Time since the last request after which the tokens of a workload are not renewed any more. Longer than until the
+/// token cache renews a token that is in use.
 const MAX_IDLE: Duration = Duration::from_secs(3600);
 
-/// Interval between looks for what has expired.
+/// Interval between scans for expired tokens.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(60);
 
 /// The tokens of every step, by workload. Google tokens are kept by the token cache; here only until it has them.
@@ -44,32 +44,32 @@ struct ByNumber {
 pub(super) struct Stages {
     /// Its Kubernetes token.
     pub(super) subject: Stage,
-    /// What the Security Token Service gave for it, for all Google APIs.
+    /// Its federated token from the Security Token Service, for all Google APIs.
     pub(super) federated: Stage,
-    /// Bounds the exchanges of its Google tokens.
+    /// Limits the concurrent exchanges of its Google tokens.
     pub(super) permits: Arc<Semaphore>,
-    /// Bounds how many there are over time.
+    /// Limits the rate of these exchanges.
     pub(super) pace: Pace,
-    /// When a token of it was last asked for, in nanoseconds of [`BootTime`]. 0 if none was.
+    /// Time of the last request for one of its tokens, in nanoseconds of [`BootTime`]. 0 if there was none.
     asked: AtomicU64,
     google: Mutex<HashMap<Ask, Stage>>,
 }
 
-/// Which Google token is asked for.
+/// The Google token that is requested.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Ask {
     pub(super) kind: TokenKind,
-    /// Scopes, separated by commas, or an audience. Empty for the scopes of default.
+    /// Scopes, separated by commas, or an audience. Empty for the default scopes.
     pub(super) what: Box<str>,
 }
 
 impl Ask {
-    /// The token that pods ask for first.
+    /// The token that pods request first.
     pub(super) fn default_token() -> Self {
         Self { kind: TokenKind::Access, what: Box::default() }
     }
 
-    /// How fresh a token must be that nobody has collected yet. Each identity token should be used only once, and soon.
+    /// The required freshness of a token that was not collected yet. Each identity token should be used only once, and soon.
     pub(super) fn want(&self) -> Want {
         match self.kind {
             TokenKind::Access => Want::Young,
@@ -98,7 +98,7 @@ impl fmt::Debug for Stages {
 }
 
 impl Kept {
-    /// Deletes what is kept for a workload that is gone. Tokens are wiped with the last flight that has them.
+    /// Deletes the tokens of a workload that is gone. They are wiped with the last flight that has them.
     pub fn forget(&self, number: WorkloadId) {
         self.lock().stages.remove(&number);
     }
@@ -130,12 +130,12 @@ impl Kept {
 }
 
 impl Stages {
-    /// Records that a token is asked for.
+    /// Records a request for a token.
     pub(super) fn asked(&self, now: BootTime) {
         self.asked.store(now.as_nanos(), Relaxed);
     }
 
-    /// Whether a token was asked for.
+    /// Whether a token was requested.
     pub(super) fn were_asked(&self) -> bool {
         self.asked.load(Relaxed) > 0
     }
@@ -155,7 +155,7 @@ impl Stages {
             google.retain(|ask, stage| !stage.sweep(ask.want(), now));
         }
         if google.len() >= MAX_ASKS {
-            // What was refused or not collected gives way.
+            // Refused and uncollected tokens give way.
             google.retain(|_, stage| stage.is_flying());
         }
         if google.len() >= MAX_ASKS {
@@ -164,7 +164,7 @@ impl Stages {
         Ok(google.entry(ask.clone()).or_default().clone())
     }
 
-    /// The token cache has the token of this step now.
+    /// Records that the token cache has the token of this step now.
     pub(super) fn collected(&self, ask: &Ask, stage: &Stage) {
         let mut google = self.google();
         if google.get(ask).is_some_and(|known| known == stage && !known.is_flying()) {

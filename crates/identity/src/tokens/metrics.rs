@@ -6,7 +6,7 @@ use telemetry::registry::{CounterGrid, Registry};
 use telemetry::table;
 
 labels! {
-    /// Who was asked.
+    /// The server of a request.
     Step {
         /// The API server, for a Kubernetes token.
         Kubernetes = "kubernetes",
@@ -18,7 +18,7 @@ labels! {
 }
 
 labels! {
-    /// What came of it.
+    /// The result of a request.
     Exchanged {
         /// A token.
         Issued = "issued",
@@ -26,7 +26,7 @@ labels! {
         Refused = "refused",
         /// The quota is used up.
         Throttled = "throttled",
-        /// No answer, or an error of the server.
+        /// No response, or a server error.
         Failed = "failed",
     }
 }
@@ -40,7 +40,7 @@ impl ExchangeMetrics {
         Self(registry.counter_grid(&table::TOKEN_EXCHANGES))
     }
 
-    /// Counts a request that failed as `failed` says, or succeeded.
+    /// Counts a request that failed with this rest, or succeeded.
     pub(super) fn count(&self, step: Step, failed: Option<Rest>) {
         let exchanged = match failed {
             None => Exchanged::Issued,

@@ -2,33 +2,33 @@
 //!
 //! # Steps
 //!
-//! The API server issues a token of the pod's Kubernetes service account, bound to one of its pods. Google's Security
-//! Token Service exchanges that for a federated token. For an account that is linked to a Google account, the IAM
-//! Credentials API gives a token of the latter for the former. Without a link, the federated token is the answer.
+//! The API server issues a token of the pod's Kubernetes service account, bound to one of its pods. Google's Security Token
+//! Service exchanges that for a federated token. If the account is linked to a Google account, the IAM Credentials API
+//! issues a token of the Google account for the federated token. Without a link, the federated token is the result.
 //!
-//! What each step gave is kept, and renewed at half of its life while it is in use (`renew.rs`); Google tokens are kept by
-//! the token cache. So the Security Token Service is asked twice an hour for each workload, whatever scopes and
-//! audiences its pods ask for; without a link also for each other set of scopes. Each step is one flight for all that wait for it, and goes on when they have given up: the next request goes on
-//! from there.
+//! The token of each step is kept, and renewed at half of its life while it is in use (`renew.rs`); Google tokens are
+//! kept by the token cache. So the Security Token Service gets two requests an hour for each workload, whatever scopes
+//! and audiences its pods request; without a link also for each other set of scopes. Each step is one flight for all
+//! that wait for it, and continues when they have given up: the next request resumes from there.
 //!
-//! The token that pods ask for first is fetched when a pod is scheduled, so that it is there before the pod's first
+//! The token that pods request first is fetched when a pod is scheduled, so that it is there before the pod's first
 //! container runs (`prefetch.rs`).
 //!
 //! # When something fails
 //!
-//! | what | answer | asked again |
+//! | failure | response | next attempt |
 //! |---|---|---|
-//! | the service account is not known, or was deleted | 503, or 403 | as `workloads` says |
+//! | the service account is not known, or was deleted | 503, or 403 | see `workloads` |
 //! | its annotation is malformed | 403 with Google's text | with the next read of it |
 //! | the API server refuses a token | 503 with the missing right | after 10 s |
 //! | the pod that the token is for is gone | another pod is tried, up to 3 | at once |
-//! | the Security Token Service refuses (400, 401, 403) | 403 with its words | after 10 s |
+//! | the Security Token Service refuses (400, 401, 403) | 403 with its message | after 10 s |
 //! | IAM refuses | its status, with Google's text | after 5 s, doubling to 60 s |
-//! | 429 of either | 503 with `Retry-After` | after that; doubling from 1 to 60 s while it comes again within a minute |
-//! | no answer, or a server's error | 503 | after 0.6 to 0.9 s |
+//! | 429 from either | 503 with `Retry-After` | after that; doubling from 1 to 60 s while it comes again within a minute |
+//! | no response, or a server error | 503 | after 0.6 to 0.9 s |
 //! | a server fails for several workloads | 503 at once | once a second by one of them (`server.rs`) |
 //!
-//! A token that is valid is used in any case, by the token cache and between the steps, and never past its end.
+//! A valid token is used in any case, by the token cache and between the steps, and never past its end.
 
 pub mod attempt;
 mod google;
@@ -83,20 +83,19 @@ use telemetry::Registry;
 /// Maximum time of a fetch. A little less than clients of the token cache wait, so that they get the reason.
 const TIMEOUT: Duration = Duration::from_millis(2400);
 
-/// What the steps need of the rest of the proxy.
+/// The parts of the proxy that the steps use.
 #[derive(Debug)]
 pub struct Parts {
-    /// What Google trusts, and where tokens are exchanged.
     pub federation: Arc<Federation>,
     /// The accounts of pods.
     pub workloads: Arc<Workloads>,
-    /// The pods in whose names tokens are asked for.
+    /// The pods to which tokens are bound.
     pub pods: Arc<Pods>,
     /// The API server.
     pub cluster: Cluster,
     /// Google's APIs.
     pub google: Google,
-    /// What is kept for each workload. Whoever forgets a workload deletes it there.
+    /// The tokens kept for each workload. They must be deleted there when a workload is forgotten.
     pub kept: Arc<Kept>,
 }
 
@@ -109,7 +108,7 @@ pub struct WorkloadSource {
 }
 
 impl WorkloadSource {
-    /// Asks nobody yet.
+    /// Sends no request yet.
     pub fn new(parts: Parts, registry: &Registry) -> Self {
         let Parts { federation, workloads, pods, cluster, google, kept } = parts;
         let (servers, metrics) = (Servers::default(), ExchangeMetrics::new(registry));
@@ -117,7 +116,7 @@ impl WorkloadSource {
         Self { means: Arc::new(means), kept, askers: Askers::default() }
     }
 
-    /// The steps of a workload, once it is known whom it acts as.
+    /// The steps of a workload, once its Google identity is known.
     async fn steps(&self, number: WorkloadId) -> Result<Steps, NoToken> {
         let workloads = &self.means.workloads;
         let workload = workloads.link(number).await.map_err(|error| unknown(&error))?;
@@ -126,7 +125,7 @@ impl WorkloadSource {
             Err(malformed) => return Err(refused(StatusCode::FORBIDDEN, format!("{malformed}\n"))),
         };
         let stages = self.kept.of(number, BootTime::now());
-        // It may have been forgotten just before, and nobody would forget it again.
+        // The workload may have been forgotten just before, and would not be forgotten again.
         if !workloads.has(number) {
             self.kept.forget(number);
             return Err(unknown(&LinkError::Outdated));
@@ -204,7 +203,7 @@ impl TokenSource for WorkloadSource {
     }
 }
 
-/// The answer of Google's server to names of other accounts.
+/// The response of Google's server to names of other accounts.
 const NO_SUCH_ACCOUNT: &str = "Not Found\n";
 
 const NO_AUDIENCE: &str = "non-empty audience parameter required\n";

@@ -1,4 +1,4 @@
-//! [`NotGiven`]: why one of Google's servers gave no token.
+//! [`NotGiven`]: the reason why one of Google's servers gave no token.
 
 use std::fmt;
 use std::time::Duration;
@@ -11,32 +11,31 @@ use super::google::{CallError, quoted};
 use super::secret::Secret;
 use super::server::Fault;
 
-/// Why one of Google's servers gave no token.
+/// The reason why one of Google's servers gave no token.
 #[derive(Debug, Clone)]
 pub enum NotGiven {
-    /// No answer, a server's error, or an answer that makes no sense.
+    /// No response, a server error, or an invalid response.
     Failed(String),
-    /// Too many requests. Nobody asks again before this time.
+    /// Too many requests. None is sent before this time has passed.
     Throttled(Duration),
     /// A refusal.
     Refused(Said),
 }
 
-/// What a server said when it refused. The token that it was sent is not in it.
+/// A server's refusal. It does not contain the token that was sent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Said {
-    /// The status.
     pub status: StatusCode,
-    /// OAuth's word for the error, such as `invalid_grant`, or the `reason` of Google's APIs, such as `SERVICE_DISABLED`. May
+    /// OAuth's error code, such as `invalid_grant`, or the `reason` of Google's APIs, such as `SERVICE_DISABLED`. May
     /// be empty.
     pub code: String,
-    /// A sentence, or the beginning of an answer in another form.
+    /// A sentence, or the beginning of a response in another form.
     pub message: String,
     /// The API that `code` is about, such as `iamcredentials.googleapis.com`. May be empty.
     pub service: String,
     /// The project that `code` is about, such as `projects/123`. May be empty.
     pub consumer: String,
-    /// Whether the answer has OAuth's form.
+    /// Whether the response has OAuth's form.
     is_oauth: bool,
 }
 
@@ -76,7 +75,7 @@ struct Metadata {
 }
 
 impl NotGiven {
-    /// What came of a request with this token.
+    /// The error of a request with this token.
     pub(super) fn new(error: CallError, sent: &Secret) -> Self {
         match error {
             CallError::Failed(why) => Self::Failed(why),
@@ -85,7 +84,7 @@ impl NotGiven {
         }
     }
 
-    /// A successful answer without a token.
+    /// A successful response without a token.
     pub(super) fn not_a_token() -> Self {
         Self::Failed("its answer is not a token".to_owned())
     }

@@ -1,4 +1,4 @@
-//! [`Pace`]: limits how often a workload's requests for non-default tokens go to Google.
+//! [`Pace`]: limits the rate of a workload's requests to Google for non-default tokens.
 
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
@@ -6,22 +6,22 @@ use std::time::Duration;
 
 use base::clock::BootTime;
 
-/// Exchanges that a workload may have at once.
+/// Maximum exchanges of a workload at once.
 pub(super) const BURST: u32 = 120;
 
-/// Time after which it may have one more. At this pace a workload takes 2 % of the 6,000 exchanges a minute that Google
-/// allows a project, on each node.
+/// Time after which a workload may have one more exchange. At this pace a workload takes 2 % of the 6,000 exchanges a
+/// minute that Google allows a project, on each node.
 pub(super) const INTERVAL: Duration = Duration::from_millis(500);
 
-/// Bounds the exchanges of one workload, which could otherwise use up its project's quota by inventing scopes.
+/// Limits the exchanges of one workload, which could otherwise use up its project's quota by inventing scopes.
 #[derive(Debug, Default)]
 pub(super) struct Pace {
-    /// Until when the allowance is used up, in nanoseconds of [`BootTime`]. It lies at most a burst before the present.
+    /// The allowance is used up to this time, in nanoseconds of [`BootTime`]. It lies at most a burst before the present.
     used_until: AtomicU64,
 }
 
 impl Pace {
-    /// Takes one exchange, or says how long until there is one.
+    /// Takes one exchange, or returns the time until there is one.
     pub(super) fn take(&self, now: BootTime) -> Result<(), Duration> {
         let (now, interval) = (now.as_nanos(), nanos(INTERVAL));
         let earliest = now.saturating_sub(nanos(INTERVAL * BURST));

@@ -1,18 +1,18 @@
-//! [`prefetch`]: fetches the tokens that pods ask for first, before they ask.
+//! [`prefetch`]: fetches the tokens that pods request first, in advance.
 //!
 //! A pod is known from the moment it is scheduled on this node, seconds before its first container runs. Its account is
-//! read then (`workloads`), and if it is likely to ask for a token, the token is fetched for the first request to
-//! collect. At most [`MAX_AT_ONCE`] are fetched at a time. Nobody waits for a place here: a request begins its own
-//! exchange, or joins the one that is under way for its account.
+//! read then (`workloads`), and if it is likely to request a token, the token is fetched for the first request to
+//! collect. At most [`MAX_AT_ONCE`] are fetched at a time. No request waits for a place here: it begins its own
+//! exchange, or joins the one in progress for its account.
 //!
 //! # Quota
 //!
-//! Google allows 6,000 exchanges a minute for all nodes of a project. So what can wait is spread:
+//! Google allows 6,000 exchanges a minute for all nodes of a project. So fetches that can wait are spread:
 //!
 //! - Pods that were scheduled before the proxy started, over [`START_SPREAD`]: all proxies of a cluster may be updated at
 //!   once, and such pods are rarely at their first request.
 //! - More than [`BURST`] new accounts within [`BURST_SPREAD`], over that time.
-//! - After a failure of Google's nothing is fetched in advance for a while, for longer each time.
+//! - After a failure at Google nothing is fetched in advance for a while, for longer each time.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashSet};
@@ -34,40 +34,40 @@ use proxy::tokens::NoToken;
 /// Maximum accounts for which tokens are fetched at once.
 const MAX_AT_ONCE: usize = 4;
 
-/// Over how long accounts are spread whose pods were scheduled before the proxy started. 1,000 nodes with 50 accounts
-/// each take 5,000 of the 6,000 exchanges that Google allows a minute.
+/// Time over which the accounts of pods that were scheduled before the proxy started are spread. 1,000 nodes with 50
+/// accounts each take 5,000 of the 6,000 exchanges that Google allows a minute.
 pub(super) const START_SPREAD: Duration = Duration::from_secs(600);
 
-/// New accounts whose tokens are fetched at once, and over how long others are spread.
+/// Number of new accounts whose tokens are fetched at once, and time over which further ones are spread.
 const BURST: usize = 20;
 const BURST_SPREAD: Duration = Duration::from_secs(30);
 
-/// Pause of an account for which the API server issues nothing.
+/// Pause of an account after a failure at the API server.
 const OWN_PAUSE: Duration = Duration::from_secs(120);
 
-/// First and longest pauses of all after a failure of Google's.
+/// Initial and maximum pause of all accounts after a failure at Google.
 const BACK_OFF: Backoff = Backoff::new(Duration::from_secs(30), Duration::from_secs(600)).with(JITTER);
 
-/// Of pauses: never shorter, and not the same on all nodes.
+/// Jitter of pauses: never shorter, and not the same on all nodes.
 const JITTER: Jitter = Jitter(1.0, 1.5);
 
-/// Maximum accounts without a link that are remembered to have asked.
+/// Maximum number of remembered accounts without a link that have requested a token.
 const MAX_ASKERS: usize = 256;
 
 /// Namespace and name of an account.
 type AccountKey = (Arc<str>, Arc<str>);
 
-/// The accounts without a link whose pods have asked for a token. Most of these never do.
+/// The accounts without a link whose pods have requested a token. Most such accounts never do.
 #[derive(Debug, Default)]
 pub(super) struct Askers(Mutex<HashSet<AccountKey>>);
 
 impl Askers {
-    /// A pod of this account asks.
+    /// Records a request by a pod of this account.
     pub(super) fn saw(&self, workload: &Workload) {
         let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let key = key_of(workload);
         if seen.len() >= MAX_ASKERS && !seen.contains(&key) {
-            // Most are of accounts that are gone. Those in use are seen again.
+            // Most of these accounts are gone. Those in use are recorded again.
             seen.clear();
         }
         seen.insert(key);
@@ -82,7 +82,7 @@ fn key_of(workload: &Workload) -> AccountKey {
     (Arc::clone(&workload.namespace), Arc::clone(&workload.name))
 }
 
-/// Fetches tokens before they are asked for, for ever.
+/// Fetches tokens before they are requested, forever.
 pub async fn prefetch(source: Arc<WorkloadSource>) -> Infallible {
     if source.means.federation.prefetch == Prefetch::None {
         return pending().await;
@@ -103,7 +103,7 @@ pub async fn prefetch(source: Arc<WorkloadSource>) -> Infallible {
                 }
             }
             Some(ended) = fetching.join_next() => {
-                // What became of an account that is gone says nothing about the servers.
+                // The outcome for an account that is gone says nothing about the servers.
                 if let Ok((number, outcome)) = ended && source.means.workloads.has(number) {
                     plan.ended(number, outcome, BootTime::now(), fastrand::f64());
                 }
@@ -119,7 +119,7 @@ async fn until(moment: Option<BootTime>) {
     }
 }
 
-/// The accounts of the pods that the API server lists first.
+/// The accounts of the pods in the API server's first list.
 async fn running(source: &WorkloadSource) -> HashSet<AccountKey> {
     let pods = &source.means.pods;
     pods.known().await;
@@ -138,18 +138,18 @@ fn wanted(source: &WorkloadSource) -> Vec<(WorkloadId, AccountKey)> {
     known.filter(|(_, workload)| is_wanted(workload)).map(|(number, workload)| (number, key_of(&workload))).collect()
 }
 
-/// What is fetched when.
+/// The schedule of the fetches.
 #[derive(Debug, Default)]
 struct Plan {
     /// The accounts whose pods were scheduled before the proxy started, for a while after that.
     running: HashSet<AccountKey>,
     began: Option<BootTime>,
-    /// Those that are planned, or were.
+    /// Accounts that are planned, or were.
     taken_in: HashSet<WorkloadId>,
     queue: BinaryHeap<Reverse<(BootTime, WorkloadId)>>,
-    /// When the last new accounts were taken in.
+    /// Times at which the last new accounts were taken in.
     burst: Vec<BootTime>,
-    /// Nothing is fetched before.
+    /// Nothing is fetched before this time.
     paused_until: Option<BootTime>,
     failures: u32,
 }
@@ -159,7 +159,7 @@ impl Plan {
         Self { running, began: Some(now), ..Self::default() }
     }
 
-    /// Plans those that are new among `wanted`, which are all there are. `jitter` is between 0 and 1.
+    /// Plans the accounts that are new among `wanted`, which must be complete. `jitter` is between 0 and 1.
     fn take_in(&mut self, wanted: &[(WorkloadId, AccountKey)], now: BootTime, jitter: impl Fn() -> f64) {
         let numbers: HashSet<_> = wanted.iter().map(|(number, _)| *number).collect();
         self.taken_in.retain(|number| numbers.contains(number));
@@ -184,18 +184,19 @@ impl Plan {
         }
     }
 
-    /// When to begin the next.
+    /// Time to begin the next fetch.
     fn next(&self) -> Option<BootTime> {
         let Reverse((due, _)) = self.queue.peek()?;
         Some(self.paused_until.map_or(*due, |until| until.max(*due)))
     }
 
-    /// Begins the next.
+    /// Begins the next fetch.
     fn begin(&mut self) -> Option<WorkloadId> {
         self.queue.pop().map(|Reverse((_, number))| number)
     }
 
-    /// Records how it ended. What failed is tried again; what was refused is left to who asks, and is told why.
+    /// Records the outcome of a fetch. After a failure it is tried again; after a refusal it is left to the next
+    /// request, which is told the reason.
     fn ended(&mut self, number: WorkloadId, outcome: Result<Prepared, NoToken>, now: BootTime, jitter: f64) {
         match outcome {
             Ok(Prepared::Fetched) => self.failures = 0,
@@ -205,7 +206,7 @@ impl Plan {
                 self.queue.push(Reverse((now + JITTER.of(OWN_PAUSE, jitter), number)));
             }
             Err(NoToken::Refused(_) | NoToken::Failed(_) | NoToken::Overloaded(_)) => {
-                // Those that were under way together count once.
+                // Failures of fetches that ran together count once.
                 if self.paused_until.is_none_or(|until| until <= now) {
                     self.failures = self.failures.saturating_add(1);
                     self.paused_until = Some(now + BACK_OFF.wait(self.failures, jitter));
@@ -216,21 +217,21 @@ impl Plan {
     }
 }
 
-/// What became of an account's first token.
+/// Outcome of the fetch of an account's first token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Prepared {
     Fetched,
-    /// Its pods have asked already.
+    /// Its pods have requested one already.
     Needless,
 }
 
-/// Whether a failure is of one account: of what the API server says about it.
+/// Whether a failure concerns one account: the API server's answer about it.
 fn is_its_own(failure: &TokenFailure) -> bool {
     matches!(failure, TokenFailure::Exchange(ExchangeFailure::Account(_) | ExchangeFailure::Kubernetes(_)))
 }
 
 impl WorkloadSource {
-    /// Has the token fetched that an account's pods ask for first, unless they have asked already.
+    /// Fetches the token that an account's pods request first, unless they have requested one already.
     async fn prepare(&self, number: WorkloadId) -> Result<Prepared, NoToken> {
         let steps = self.steps(number).await?;
         if steps.stages.were_asked() {

@@ -1,7 +1,7 @@
-//! [`renew`]: renews the tokens that lead to Google's at half of their life.
+//! [`renew`]: renews Kubernetes and federated tokens at half of their life.
 //!
-//! Otherwise they would be renewed only when the token cache next needs them, perhaps just when the API server is away.
-//! So it may be away for half an hour, and pods still get even tokens that are not cached.
+//! Otherwise they would be renewed only when the token cache next needs them, perhaps just when the API server is
+//! unreachable. So it may be unreachable for half an hour, and pods still get even tokens that are not cached.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -21,19 +21,19 @@ use protocol::metadata::WorkloadId;
 use proxy::failure::{ExchangeFailure, TokenServer};
 use proxy::tokens::{NoToken, Urgency};
 
-/// Interval between looks for tokens that are past half of their life.
+/// Interval between scans for tokens that are past half of their life.
 const INTERVAL: Duration = Duration::from_secs(15);
 
 /// Intervals after failures: the first is twice the usual one.
 const BACK_OFF: Backoff = Backoff::new(INTERVAL.saturating_mul(2), Duration::from_secs(240)).with(JITTER);
 
-/// So that not all nodes ask at once when a server is back.
+/// Keeps the nodes from sending requests at once when a server is back.
 const JITTER: Jitter = Jitter(1.0, 1.25);
 
 /// Maximum workloads whose tokens are renewed at once.
 const MAX_AT_ONCE: usize = 4;
 
-/// Renews what is in use, for ever.
+/// Renews the tokens in use, forever.
 pub async fn renew(source: Arc<WorkloadSource>) -> Infallible {
     let mut failures = 0_u32;
     loop {
@@ -43,7 +43,7 @@ pub async fn renew(source: Arc<WorkloadSource>) -> Infallible {
     }
 }
 
-/// Renews what is due. Returns whether some of it failed.
+/// Renews the tokens that are due. Returns whether a renewal failed.
 async fn renew_all(source: &Arc<WorkloadSource>) -> bool {
     let (mut renewing, mut has_failed) = (JoinSet::new(), false);
     for number in source.kept.aging(BootTime::now()) {
@@ -67,7 +67,7 @@ impl WorkloadSource {
         steps.subject(Urgency::Background).await?;
         steps.stages.subject.settled().await;
         if steps.stages.subject.is_aging(BootTime::now()) {
-            // It was not renewed, and neither would a federated token be.
+            // It was not renewed, so a new federated token would end with the old one.
             return Err(no_token(ExchangeFailure::Slow(Some(TokenServer::Kubernetes), MAX_FLIGHT)));
         }
         steps.federated(Want::Young, patiently(), Urgency::Background).await?;

@@ -1,30 +1,30 @@
-//! [`Rest`]: how long a step rests after a failure.
+//! [`Rest`]: the time for which a step rests after a failure.
 
 use std::time::Duration;
 
 use base::backoff::{Backoff, Jitter};
 
-/// How long a refusal of the Security Token Service or of the API server is the answer. Somebody must change something.
+/// Time for which a refusal by the Security Token Service or the API server is the answer. Somebody must change something.
 const FIXED: Duration = Duration::from_secs(10);
 
-/// How long a refusal of IAM is the answer, first and at most. Bindings take effect within a minute or two.
+/// Initial and maximum time for which a refusal by IAM is the answer. Bindings take effect within a minute or two.
 const REFUSAL: Backoff = Backoff::new(Duration::from_secs(5), Duration::from_secs(60));
 
-/// Pauses after 429, first and at most. Never shorter than demanded, and not at the same moment as the other nodes.
+/// Initial and maximum pause after 429. Never shorter than requested, and not at the same moment as the other nodes.
 const THROTTLED: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60)).with(Jitter(1.0, 1.5));
 
-/// Pauses after failures while there is a valid token.
+/// Initial and maximum pause after failures while there is a valid token.
 const BACK_OFF: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(10)).with(Jitter(0.6, 1.0));
 
-/// As for the metadata server: recovery is noticed within a second.
+/// The same as for the metadata server: recovery is noticed within a second.
 const BRIEF: (Duration, Jitter) = (Duration::from_millis(600), Jitter(1.0, 1.5));
 
-/// How long a step rests after a failure.
+/// The time for which a step rests after a failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Rest {
     /// Not at all: the step before rests.
     None,
-    /// Not at all, or with a valid token for longer each time: its server is not asked now.
+    /// Not at all, or with a valid token for longer each time: requests to its server are held back at present.
     Unasked,
     /// For less than a second, or with a valid token for longer each time.
     Brief,
@@ -37,7 +37,7 @@ pub(super) enum Rest {
 }
 
 impl Rest {
-    /// The time after this many consecutive failures, at least 1. `random` is between 0 and 1.
+    /// The time after this number of consecutive failures, at least 1. `random` is between 0 and 1.
     pub(super) fn time(self, failures: u32, has_token: bool, random: f64) -> Duration {
         match self {
             Self::Brief | Self::Unasked if has_token => BACK_OFF.wait(failures, random),

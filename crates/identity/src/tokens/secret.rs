@@ -1,4 +1,4 @@
-//! [`Secret`]: a token of any step, and when it ends.
+//! [`Secret`]: a token of any step, with its end.
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,22 +9,21 @@ use zeroize::Zeroizing;
 
 use base::clock::BootTime;
 
-/// A token is not used when less than this is left, because it must still be valid when the request that has it
-/// arrives.
+/// Minimum remaining life of a token that is used: it must still be valid when the request that has it arrives.
 const MIN_LEFT: Duration = Duration::from_secs(10);
 
-/// An identity token that nobody collected is given to the next request only if it was asked for within this time.
+/// Maximum time since the request for an uncollected identity token until another request may get it.
 const MAX_UNCOLLECTED: Duration = Duration::from_secs(60);
 
 /// A token. Wiped from memory on drop; never shown.
 pub(super) struct Secret {
     pub(super) text: Zeroizing<String>,
-    /// When it was asked for. Its life counts from here, so that it is never overestimated.
+    /// Time of the request for it. Its life counts from here, so that it is never overestimated.
     pub(super) asked: BootTime,
     pub(super) expires: BootTime,
 }
 
-/// How fresh a kept token must be.
+/// The required freshness of a kept token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Want {
     /// Any that is valid. One past half of its life is renewed in the background.
@@ -36,7 +35,7 @@ pub(super) enum Want {
 }
 
 impl Secret {
-    /// A token that was asked for at `asked` and lives for this long.
+    /// A token that was requested at `asked` and lives for this long.
     pub(super) fn new(text: Zeroizing<String>, asked: BootTime, life: Duration) -> Self {
         Self { text, asked, expires: asked + life }
     }
@@ -45,17 +44,17 @@ impl Secret {
         self.expires > now + MIN_LEFT
     }
 
-    /// Whether half of its life is left.
+    /// Whether more than half of its life is left.
     pub(super) fn is_young(&self, now: BootTime) -> bool {
         now.since(self.asked) * 2 < self.expires.since(self.asked)
     }
 
-    /// Whether it may be kept for what is wanted.
+    /// Whether it may be kept for this use.
     pub(super) fn is_of_use(&self, want: Want, now: BootTime) -> bool {
         self.is_valid(now) && (want != Want::Recent || now.since(self.asked) <= MAX_UNCOLLECTED)
     }
 
-    /// Whether nothing better is to be fetched.
+    /// Whether it is good enough that none needs to be fetched.
     pub(super) fn is_good(&self, want: Want, now: BootTime) -> bool {
         self.is_of_use(want, now) && (want == Want::Recent || self.is_young(now))
     }

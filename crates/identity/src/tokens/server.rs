@@ -1,14 +1,14 @@
-//! [`Server`]: how many requests a server on the way to a pod's token has at once, and whether it is asked at all.
+//! [`Server`]: limits the requests to a server on the way to a pod's token, and holds them back while it fails.
 //!
-//! The API server, the Security Token Service and IAM have a `Server` each, so that one of them that stalls takes nothing
-//! from the others:
+//! The API server, the Security Token Service and IAM have a `Server` each, so that a stalled one takes nothing from
+//! the others:
 //!
 //! - Each has [`MAX_REQUESTS`] places. The workload with the fewest requests is next ([`Flights`]).
 //! - Requests that nobody waits for take at most [`MAX_BACKGROUND`] of them.
-//! - If it fails for several workloads, a [`Breaker`] lets one request through each [`PROBE_INTERVAL`], until one is
-//!   answered. The others fail at once. A request takes 5 s at most, so a server that stalls has five at a time.
+//! - If it fails for several workloads, a [`Breaker`] lets one request through each [`PROBE_INTERVAL`], until one does
+//!   not fail. The others fail at once. A request takes 5 s at most, so a stalled server has five at a time.
 //!
-//! A refusal is an answer.
+//! A refusal is no failure.
 
 use std::fmt;
 use std::future::Future;
@@ -34,10 +34,10 @@ pub(super) const MAX_BACKGROUND: usize = MAX_REQUESTS / 2;
 /// Interval between requests to a server that fails for several workloads. Recovery is noticed within this time.
 pub(super) const PROBE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Why a server is not asked.
+/// The reason while requests to a server are held back.
 const RESTING: &str = "it has failed several times in a row and is asked again within a second";
 
-/// Whom a request is for, and whether a client waits for it.
+/// The workload of a request, and whether a client waits for it.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Turn {
     pub(super) workload: WorkloadId,
@@ -46,13 +46,13 @@ pub(super) struct Turn {
 
 /// An error of a request.
 pub(super) trait Fault {
-    /// Whether the server failed. A server that refuses works.
+    /// Whether the server failed. A refusal is no failure.
     fn is_failure(&self) -> bool;
 }
 
 /// A server on the way to a pod's token.
 pub(super) struct Server {
-    /// Makes a failure of this server of its reason.
+    /// Makes a failure of this server from its reason.
     failure: fn(String) -> ExchangeFailure,
     places: Flights<WorkloadId>,
     background: Semaphore,
@@ -76,7 +76,7 @@ impl Server {
         }
     }
 
-    /// Sends a request when there is a place for it. Fails at once, without sending it, while the server does not respond.
+    /// Sends a request when there is a place for it. Fails at once, without sending it, while the breaker holds it back.
     pub(super) async fn ask<T, E: Fault>(
         &self,
         Turn { workload, urgency }: Turn,

@@ -1,4 +1,4 @@
-//! [`Sources`]: chooses the source of a token by who asks.
+//! [`Sources`]: chooses the source of a token by the principal.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,9 +1,9 @@
-//! [`Stage`]: a token that is kept for the next step, fetched by one flight for all that want it.
+//! [`Stage`]: a token that is kept for the next step, fetched by one flight for all that wait for it.
 //!
-//! It is no second token cache. The token cache keeps what is given to pods: it charges each token to a pod, evicts it for
-//! another pod, and refreshes it while pods ask for it. A stage keeps a token that no pod gets to see, one for each step of a
-//! workload, and rests after a failure for as long as the answer of the step's server requires. If these tokens were in the token
-//! cache, its source would have to ask the cache that asks it.
+//! It is not a second token cache. The token cache keeps the tokens that are given to pods: it charges each token to a
+//! pod, evicts it for another pod, and refreshes it while pods request it. A stage keeps a token that no pod gets to
+//! see, one for each step of a workload, and rests after a failure for as long as the response of the step's server
+//! requires. If these tokens were in the token cache, its source would have to call the cache that calls it.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -22,16 +22,17 @@ use proxy::tokens::{NoToken, Urgency};
 /// Maximum time of a flight. Each of its requests has a deadline of its own.
 pub(super) const MAX_FLIGHT: Duration = Duration::from_secs(30);
 
-/// Maximum wait for a renewal while there is a valid token.
+/// Maximum time to wait for a renewal while there is a valid token.
 const MAX_RENEWAL_WAIT: Duration = Duration::from_secs(1);
 
-/// How long after the end of a rest the next failure still counts as the same trouble, so that the step rests longer.
+/// Time after the end of a rest within which the next failure still counts as the same trouble, so that the step rests
+/// longer.
 const SAME_TROUBLE: Duration = Duration::from_secs(60);
 
 /// The result of a flight.
 type Outcome = Result<Arc<Secret>, NoToken>;
 
-/// A token that is kept, and its flight. A clone is the same.
+/// A kept token, and its flight. A clone is the same.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Stage(SingleFlight<State, Outcome>);
 
@@ -39,21 +40,21 @@ pub(super) struct Stage(SingleFlight<State, Outcome>);
 struct State {
     kept: Option<Arc<Secret>>,
     failed: Option<Remembered<NoToken>>,
-    /// Consecutive failures: since the last token, none of them long after the rest before it.
+    /// Consecutive failures since the last token, each within [`SAME_TROUBLE`] after the rest before it.
     failures: u32,
 }
 
-/// What there is at once.
+/// The immediate result.
 enum Look {
     Kept(Arc<Secret>),
     Failed(NoToken),
-    /// A flight, and a token that does if the flight fails.
+    /// A flight, and a fallback token.
     Flying(Landing<Outcome>, Option<Arc<Secret>>),
 }
 
 impl Stage {
-    /// The token. Begins a flight with `work` if that is needed, and waits for it until `deadline`. `work` is told whether
-    /// somebody needs its result: not if there is a valid token.
+    /// Returns the token. Begins a flight with `work` if needed, and waits for it until `deadline`. `work` is told its
+    /// urgency: [`Urgency::Background`] if there is a valid token.
     pub(super) async fn get<W, F>(&self, want: Want, (deadline, urgency): (Instant, Urgency), work: W) -> Outcome
     where
         W: FnOnce(Urgency) -> F,
@@ -64,7 +65,7 @@ impl Stage {
             Look::Failed(why) => return Err(why),
             Look::Flying(landing, otherwise) => (landing, otherwise),
         };
-        // Whoever has a valid token does not wait for long.
+        // A caller with a valid token waits only briefly.
         let deadline = otherwise.as_ref().map_or(deadline, |_| deadline.min(Instant::now() + MAX_RENEWAL_WAIT));
         let outcome = match timeout_at(deadline, landing.result()).await {
             Ok(Some(outcome)) => outcome,
@@ -106,7 +107,7 @@ impl Stage {
         self.0.lock().kept.take_if(|kept| Arc::ptr_eq(kept, secret));
     }
 
-    /// Drops an expired token, which wipes it from memory. Returns whether there is nothing left to remember.
+    /// Drops an expired token, which wipes it from memory. Returns whether nothing is left to remember.
     pub(super) fn sweep(&self, want: Want, now: BootTime) -> bool {
         let mut state = self.0.lock();
         state.kept.take_if(|kept| !kept.is_of_use(want, now));
@@ -114,7 +115,7 @@ impl Stage {
         state.kept.is_none() && state.flight().is_none() && state.failed.is_none()
     }
 
-    /// Whether there is a token that can be used.
+    /// Whether there is a valid token.
     pub(super) fn has_valid(&self, now: BootTime) -> bool {
         self.0.read().kept.as_ref().is_some_and(|kept| kept.is_valid(now))
     }
@@ -124,7 +125,7 @@ impl Stage {
         self.0.read().kept.as_ref().is_some_and(|kept| kept.is_valid(now) && !kept.is_young(now))
     }
 
-    /// Waits until no flight is under way.
+    /// Waits for the flight in progress, if there is one.
     pub(super) async fn settled(&self) {
         let flight = self.0.read().flight().cloned();
         if let Some(mut flight) = flight {
@@ -132,7 +133,7 @@ impl Stage {
         }
     }
 
-    /// Whether a flight is under way.
+    /// Whether a flight is in progress.
     pub(super) fn is_flying(&self) -> bool {
         self.0.read().flight().is_some()
     }
@@ -159,7 +160,7 @@ impl State {
     }
 }
 
-/// Who asks for the token knows which server it waits for.
+/// The caller knows the server that the token waits for.
 fn slow() -> NoToken {
     no_token(ExchangeFailure::Slow(None, TIMEOUT))
 }
@@ -174,7 +175,7 @@ mod tests {
     use super::super::rest::Rest;
     use super::*;
 
-    /// Counts flights, and says what they return and after how many milliseconds.
+    /// Counts flights, and sets their results and their durations in milliseconds.
     struct Work {
         begun: Arc<AtomicUsize>,
         takes: u64,

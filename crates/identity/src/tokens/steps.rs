@@ -33,7 +33,7 @@ use proxy::tokens::{NoToken, TokenKind, Urgency};
 use telemetry::labels::Label as _;
 use telemetry::sampled::{Brief, SampledBy};
 
-/// Maximum pods in whose names a token is asked for, one after the other.
+/// Maximum number of pods for which a token is requested, one after the other.
 const MAX_SPONSORS: usize = 3;
 
 /// Minimum interval between log lines about one workload for one reason.
@@ -42,10 +42,10 @@ const LINE_INTERVAL: Duration = Duration::from_secs(60);
 /// Maximum pairs of a workload and a reason that have log lines of their own.
 const MAX_LINES: usize = 512;
 
-/// Why there is no token, for the log.
+/// Reason why there is no token, for the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Reason {
-    /// Its pods asked for too many.
+    /// Its pods requested too many.
     Pace,
     /// A server failed, or refused with this status.
     Server(&'static str, Option<StatusCode>),
@@ -54,12 +54,12 @@ pub(super) enum Reason {
 /// The log lines about workloads without tokens.
 pub(super) type Lines = SampledBy<(WorkloadId, Reason)>;
 
-/// No line was written yet.
+/// Starts without any line.
 pub(super) fn lines() -> Lines {
     SampledBy::new(LINE_INTERVAL, MAX_LINES)
 }
 
-/// What all steps of all workloads need.
+/// The parts that all steps of all workloads need.
 #[derive(Debug)]
 pub(super) struct Means {
     pub(super) federation: Arc<Federation>,
@@ -72,7 +72,7 @@ pub(super) struct Means {
     pub(super) lines: Lines,
 }
 
-/// The servers that are asked, each with places of its own.
+/// The servers on the way to a token, each with places of its own.
 #[derive(Debug)]
 pub(super) struct Servers {
     pub(super) kubernetes: Server,
@@ -100,7 +100,7 @@ pub(super) struct Steps {
     pub(super) link: Link,
 }
 
-/// When a step that waits for another one gives up: not before its own flight does.
+/// Deadline of a step that waits for another one: not before its own flight gives up.
 pub(super) fn patiently() -> Instant {
     Instant::now() + MAX_FLIGHT
 }
@@ -110,7 +110,7 @@ impl Steps {
     pub(super) async fn subject(&self, urgency: Urgency) -> Result<Arc<Secret>, NoToken> {
         let steps = self.clone();
         let work = |urgency| async move {
-            // Annotations are looked at with each renewal. If they have changed, this workload gets another number.
+            // Annotations are read again with each renewal. If they have changed, this workload gets another number.
             steps.means.workloads.recheck(steps.number);
             let issued = steps.means.servers.kubernetes.ask(steps.turn(urgency), steps.ask_for_subject()).await?;
             steps.counted(Step::Kubernetes, issued.map_err(|error| error.halt()))
@@ -142,7 +142,7 @@ impl Steps {
         Turn { workload: self.number, urgency }
     }
 
-    /// The server that a token which is not there yet is waited for.
+    /// The server that a missing token waits for.
     pub(super) fn awaited(&self) -> TokenServer {
         let now = BootTime::now();
         if self.link.google_account.is_some() && self.stages.federated.has_valid(now) {
@@ -168,9 +168,9 @@ impl Steps {
 
     /// Exchanges the Kubernetes token for one with these scopes, separated by spaces.
     async fn exchange(&self, scopes: &str, urgency: Urgency) -> Result<Secret, Halt> {
-        // A young one, because what is given for it ends with it.
+        // A young one, because the token issued for it ends with it.
         let subject = self.subject(urgency).await?;
-        // Who acts as a Google account names the project when it does.
+        // With a Google account, the request to IAM names the project.
         let quota_project = self.link.quota_project.as_ref().filter(|_| self.link.google_account.is_none());
         let exchange = sts::Exchange { subject: &subject, scopes, quota_project };
         let Means { servers, google, federation, .. } = &*self.means;
@@ -178,7 +178,7 @@ impl Steps {
         self.counted(Step::Sts, issued.map_err(sts::halt))
     }
 
-    /// A token that the token cache keeps from now on, until `deadline`.
+    /// A Google token, which the token cache keeps from now on. Waits until `deadline`.
     pub(super) async fn google_token(
         &self,
         ask: &Ask,
@@ -193,7 +193,7 @@ impl Steps {
         outcome
     }
 
-    /// Has the token issued that pods ask for first, for their first request to collect.
+    /// Fetches the token that pods request first, for their first request to collect.
     pub(super) async fn prepare(&self) -> Result<(), NoToken> {
         if self.link.google_account.is_none() {
             return self.federated(Want::Young, patiently(), Urgency::Background).await.map(drop);
@@ -217,7 +217,7 @@ impl Steps {
         stage.get(ask.want(), patience, work).await
     }
 
-    /// Whether Google is asked now. Of the token that pods ask for first there is one, so it is not bounded.
+    /// Whether Google may get a request now. There is only one token that pods request first, so it is not limited.
     fn pace(&self, ask: &Ask) -> Result<(), Halt> {
         if *ask == Ask::default_token() {
             return Ok(());
@@ -249,7 +249,7 @@ impl Steps {
         let result = issued.map_err(|error| match impersonation.not_issued(error) {
             NotIssued::Halt(halt) => halt,
             NotIssued::NotAccepted(halt) => {
-                // The next attempt begins with a new one.
+                // The next attempt begins with a new federated token.
                 self.stages.federated.reject(&federated);
                 halt
             }
@@ -263,7 +263,7 @@ impl Steps {
         result.inspect_err(|halt| self.log(Reason::Server(step.label(), halt.status()), halt))
     }
 
-    /// Logs why there is no token, once a minute for each reason.
+    /// Logs the reason why there is no token, once a minute for each reason.
     fn log(&self, reason: Reason, halt: &Halt) {
         let Workload { namespace, name, .. } = &*self.workload;
         if let Some(count) = self.means.lines.due((self.number, reason), Instant::now()) {
@@ -274,15 +274,15 @@ impl Steps {
     }
 }
 
-/// Why there is no Kubernetes token.
+/// Reason why there is no Kubernetes token.
 enum NotIssuedHere {
-    /// No pod in whose name it could be issued.
+    /// No pod to which it could be bound.
     NoPod(String),
     Request(RequestError),
 }
 
 impl NotIssuedHere {
-    /// Tells a refusal, which stays until somebody changes something, from a failure.
+    /// Distinguishes a refusal, which stays until somebody changes something, from a failure.
     fn halt(&self) -> Halt {
         let (why, stays) = match self {
             Self::NoPod(why) => (why.clone(), false),

@@ -22,12 +22,12 @@ const GRANT: &str = "urn:ietf:params:oauth:grant-type:token-exchange";
 const ACCESS_TOKEN: &str = "urn:ietf:params:oauth:token-type:access_token";
 const JWT: &str = "urn:ietf:params:oauth:token-type:jwt";
 
-/// What is asked for.
+/// A request for a federated token.
 pub(super) struct Exchange<'a> {
     pub(super) subject: &'a Secret,
     /// Scopes, separated by spaces.
     pub(super) scopes: &'a str,
-    /// The project that the holder's calls are charged to.
+    /// The project charged for the holder's calls.
     pub(super) quota_project: Option<&'a QuotaProject>,
 }
 
@@ -51,7 +51,6 @@ struct Answer {
 }
 
 impl Exchange<'_> {
-    /// Exchanges the token.
     pub(super) async fn send(&self, google: &Google, federation: &Federation) -> Result<Secret, NotGiven> {
         let asked = BootTime::now();
         let url = format!("{}/v1/token", federation.sts);
@@ -64,7 +63,7 @@ impl Exchange<'_> {
         if !google::is_token(&access_token) {
             return Err(NotGiven::not_a_token());
         }
-        // It ends with the token that it was given for, whatever the answer says.
+        // It ends with the token that it was exchanged for, whatever the response says.
         let left = self.subject.expires.since(asked);
         let life = expires_in.map_or(left, |seconds| Duration::from_secs(seconds.into()).min(left));
         Ok(Secret::new(access_token, asked, life))
@@ -80,7 +79,7 @@ impl Exchange<'_> {
             subject_token: &self.subject.text,
             options: self.quota_project.map(|project| format!(r#"{{"userProject":"{project}"}}"#)),
         };
-        // It never grows: that would leave a copy behind which is not wiped. JSON writes a character as up to six.
+        // It never grows: that would leave a copy behind which is not wiped. JSON may take six characters for one.
         let capacity = 1024 + self.subject.text.len() + 6 * (audience.len() + self.scopes.len());
         let mut body = Zeroizing::new(Vec::with_capacity(capacity));
         serde_json::to_writer(&mut *body, &question).expect("texts only");
@@ -88,7 +87,7 @@ impl Exchange<'_> {
     }
 }
 
-/// What pods are told, and when the exchange is tried again.
+/// Converts an error into the answer for pods and the rest before the next exchange.
 pub(super) fn halt(error: NotGiven) -> Halt {
     match error {
         NotGiven::Failed(why) => Halt::failed(ExchangeFailure::Sts(why)),

@@ -1,4 +1,4 @@
-//! What a workload's requests cost, and what comes of them when a server fails.
+//! The cost of a workload's requests, and their results when a server fails.
 
 mod cannot_cross;
 mod lab;
@@ -39,7 +39,7 @@ async fn concurrent_requests_of_one_workload_cost_one_request_to_each_server() {
     }
     assert_eq!(lab.servers.counts(), [1, 1, 1]);
 
-    // Scopes and audiences share what leads to them.
+    // Scopes and audiences share the steps before them.
     let others =
         tokio::join!(lab.token("default/token?scopes=a"), lab.token("default/token?scopes=b"), lab.token(IDENTITY));
     assert!(others.2.starts_with("e30."), "{}", others.2);
@@ -58,7 +58,7 @@ async fn a_workload_that_invents_scopes_leaves_googles_quota_to_others() {
         for number in 0..400 {
             issued += usize::from(lab.ask(&format!("default/token?scopes=s{number}")).await.is_ok());
         }
-        // The burst, and what time has allowed meanwhile.
+        // The burst, and the exchanges that time has allowed meanwhile.
         assert!((120..=130).contains(&issued), "{issued}");
         let Err(NoToken::Refused(refused)) = lab.ask("default/token?scopes=x").await else { panic!("a token") };
         assert_eq!(refused.status.as_u16(), 503);
@@ -190,7 +190,7 @@ async fn a_fetch_that_runs_out_of_time_goes_on_where_it_was() {
     assert_eq!(lab.token(TOKEN).await, "google-1");
     assert_eq!((began.elapsed().as_secs(), lab.servers.counts()), (6, [1, 1, 1]), "each server once");
 
-    // What came when nobody waited is given to the next request, and not kept for later ones.
+    // A token that came while nobody waited is given to the next request, and not kept for later ones.
     lab.servers.change(|script| script.delay = Duration::from_secs(4));
     assert_eq!(lab.failure(IDENTITY).await, SLOW_IAM);
     sleep(Duration::from_secs(3)).await;
@@ -216,7 +216,7 @@ async fn what_leads_to_a_token_is_renewed_at_half_of_its_life() {
     lab.token(IDENTITY).await;
     assert_eq!([bearer(2), bearer(3)], ["Bearer fed-1", "Bearer fed-2"]);
 
-    // While the API server and STS are away, what is there is used to its end, and never longer.
+    // While the API server and STS are unreachable, existing tokens are used to their end, and never longer.
     lab.servers.change(|script| (script.kubernetes, script.sts) = (Does::Fail, Does::Fail));
     sleep(Duration::from_secs(3580)).await;
     lab.token(IDENTITY).await;
@@ -331,7 +331,7 @@ async fn whoever_waits_for_as_long_as_it_was_told_finds_no_rest() {
     for exchanges in 1..=5 {
         let Err(NoToken::Refused(refused)) = lab.ask(TOKEN).await else { panic!("a token") };
         assert_eq!(lab.servers.counts(), [1, exchanges, 0]);
-        // In the middle of the rest it says how much is left.
+        // In the middle of the rest the answer has the remaining time.
         let seconds = retry_after(&refused);
         sleep(Duration::from_millis(400)).await;
         let Err(NoToken::Refused(refused)) = lab.ask(TOKEN).await else { panic!("a token") };
@@ -342,7 +342,7 @@ async fn whoever_waits_for_as_long_as_it_was_told_finds_no_rest() {
     lab.token(TOKEN).await;
 }
 
-/// The seconds after which a refused client is to try again.
+/// The seconds after which a refused client should retry.
 fn retry_after(refused: &proxy::tokens::Refused) -> u64 {
     refused.headers["retry-after"].to_str().expect("text").parse().expect("seconds")
 }
@@ -462,7 +462,7 @@ async fn no_token_is_shown() {
     }
 }
 
-/// A server on loopback that answers each connection once, and passes on what it was sent.
+/// A server on loopback that answers each connection once, and passes on the request.
 async fn served(answers: Vec<String>) -> (String, tokio::sync::mpsc::UnboundedReceiver<String>) {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let url = format!("http://{}", listener.local_addr().expect("an address"));

@@ -1,4 +1,4 @@
-//! [`Account`]: a service account with running pods here, and what is known of it.
+//! [`Account`]: a service account with running pods on this node, and its known state.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,11 +12,11 @@ use base::backoff::{Backoff, Jitter};
 use base::clock::BootTime;
 use protocol::metadata::{Principal, WorkloadId};
 
-/// An account that is asked for is read again when what is known is older.
+/// Age from which an account is read again when it is requested.
 pub(super) const MAX_AGE: Duration = Duration::from_secs(60);
 
-/// First and longest pauses after an account could not be read. The first is short, because the API server grants a
-/// node the right to read an account some milliseconds after the account's first pod was scheduled here.
+/// Initial and maximum pause after a failed read. The first is short, because the API server grants a node the right to
+/// read an account some milliseconds after the account's first pod was scheduled here.
 const BACK_OFF: Backoff = Backoff::new(Duration::from_millis(250), MAX_PAUSE).with(Jitter(0.6, 1.0));
 const MAX_PAUSE: Duration = Duration::from_secs(10);
 
@@ -27,30 +27,30 @@ pub struct Account {
     pub(super) name: Arc<str>,
     /// The number in `state`, for requests. Written after it.
     number: AtomicU64,
-    /// Whether a request about it came since it was last read.
+    /// Whether it was requested since it was last read.
     is_asked: AtomicBool,
     pub(super) state: watch::Sender<State>,
 }
 
-/// What is known of an account.
+/// State of an account.
 #[derive(Debug)]
 pub(super) struct State {
     /// Changes when the account does.
     pub(super) number: WorkloadId,
     pub(super) known: Known,
-    /// Why it could not be read last, if so.
+    /// The error of the last read, if it failed.
     pub(super) failure: Option<Arc<str>>,
-    /// Failures since it was last read.
+    /// Failures since the last read that succeeded.
     failures: u32,
-    /// When it may be read again, or should be if it is asked for.
+    /// Earliest time of the next read. It takes place then if the account was requested.
     pub(super) due: BootTime,
     pub(super) reading: Reading,
 }
 
-/// What was read last.
+/// Result of the last read that succeeded.
 #[derive(Debug, Clone, Default)]
 pub(super) enum Known {
-    /// Nothing yet.
+    /// Not read yet.
     #[default]
     Nothing,
     /// It exists.
@@ -59,7 +59,7 @@ pub(super) enum Known {
     Deleted,
 }
 
-/// Whether it is being read. At most one read is under way.
+/// State of its reads. At most one is in progress.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Reading {
     Idle,
@@ -80,14 +80,14 @@ impl Account {
         }
     }
 
-    /// As whom its pods act now.
+    /// The current principal of its pods.
     pub fn principal(&self) -> Principal {
         Principal::Workload(self.number())
     }
 
-    /// Records a request about the account, so that it is read again if that was long ago.
+    /// Records a request about the account, so that it is read again if the last read was long ago.
     pub(super) fn requested(&self) {
-        // Nearly always set already, and then not written: pods on all cores read it.
+        // Nearly always set already, and then not written: all cores read it.
         if !self.is_asked.load(Ordering::Relaxed) {
             self.is_asked.store(true, Ordering::Relaxed);
         }
@@ -97,7 +97,7 @@ impl Account {
         WorkloadId(self.number.load(Ordering::Acquire))
     }
 
-    /// Wants it to be read, unless that is wanted or under way. Returns whether it was not.
+    /// Requests a read, unless one is requested or in progress. Returns whether it did.
     pub(super) fn want(&self) -> bool {
         self.state.send_if_modified(|state| {
             let is_idle = state.reading == Reading::Idle;
@@ -108,19 +108,18 @@ impl Account {
         })
     }
 
-    /// Wants it to be read if it is due and was asked for.
+    /// Requests a read if one is due and the account was requested.
     pub(super) fn want_if_due(&self, now: BootTime) -> bool {
         let is_due = {
             let state = self.state.borrow();
-            // What is not known yet is read whether it is asked for or not, so that its pods' first request need not
-            // wait.
+            // An unread account is read even if it is not requested, so that its pods' first request need not wait.
             let is_needed = matches!(state.known, Known::Nothing) || self.is_asked.load(Ordering::Relaxed);
             state.reading == Reading::Idle && now >= state.due && is_needed
         };
         is_due && self.want()
     }
 
-    /// Wants it to be read if it never could be.
+    /// Requests a read if all reads so far have failed.
     pub(super) fn want_if_unread(&self) -> bool {
         let is_unread = {
             let state = self.state.borrow();
@@ -129,7 +128,7 @@ impl Account {
         is_unread && self.want()
     }
 
-    /// Begins to read it, if that is wanted.
+    /// Begins a requested read. Returns whether there was one.
     pub(super) fn begin(&self) -> bool {
         self.state.send_if_modified(|state| {
             let is_wanted = state.reading == Reading::Wanted;
@@ -140,7 +139,7 @@ impl Account {
         })
     }
 
-    /// Records what was read, and the number for it.
+    /// Records the result of a read, and the number for it.
     pub(super) fn learned(&self, known: Known, number: WorkloadId, now: BootTime) {
         self.is_asked.store(false, Ordering::Relaxed);
         let is_deleted = matches!(known, Known::Deleted);
@@ -151,7 +150,7 @@ impl Account {
         self.number.store(number.0, Ordering::Release);
     }
 
-    /// Records that it could not be read. What is known goes on. Returns the number of failures since it was last read.
+    /// Records a failed read. The known state stays in effect. Returns the number of failures since it was last read.
     /// `jitter` is between 0 and 1.
     pub(super) fn failed(&self, why: &str, now: BootTime, jitter: f64) -> u32 {
         self.state.send_modify(|state| {
@@ -163,12 +162,12 @@ impl Account {
         self.state.borrow().failures
     }
 
-    /// What was read, if its number is this one.
+    /// The account as it was last read, if it has this number.
     pub(super) fn workload_of(&self, number: WorkloadId) -> Option<Arc<Workload>> {
         self.workload().filter(|(known, _)| *known == number).map(|(_, workload)| workload)
     }
 
-    /// What was read, and its number.
+    /// The account as it was last read, and its number.
     pub(super) fn workload(&self) -> Option<(WorkloadId, Arc<Workload>)> {
         let state = self.state.borrow();
         match &state.known {

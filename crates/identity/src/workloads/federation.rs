@@ -1,17 +1,16 @@
-//! [`Federation`]: what Google trusts, and where tokens are exchanged.
+//! [`Federation`]: the trust between a cluster and Google, and the servers that exchange tokens.
 
 use std::fmt;
 use std::path::PathBuf;
 
 use http::Uri;
 
-/// What the name of a cluster's workload identity pool ends with, in every universe.
+/// Suffix of the name of a cluster's workload identity pool, in every universe.
 pub(super) const POOL_SUFFIX: &str = ".svc.id.goog";
 
-/// What Google trusts, and where tokens are exchanged.
+/// The trust between a cluster and Google, and the servers that exchange tokens.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Federation {
-    /// What Google trusts.
     pub trust: Trust,
     /// The audience of Kubernetes tokens. `None` for the one that Google expects by default.
     pub token_audience: Option<Box<str>>,
@@ -19,26 +18,26 @@ pub struct Federation {
     pub sts: Endpoint,
     /// Google's IAM Service Account Credentials API.
     pub iam: Endpoint,
-    /// Certificates of the authorities that are trusted in place of the public ones, in PEM.
+    /// File with the certificates of the authorities that are trusted in place of the public ones, in PEM.
     pub google_ca: Option<PathBuf>,
-    /// Whose tokens are fetched before they are asked for.
+    /// The accounts whose tokens are fetched before they are requested.
     pub prefetch: Prefetch,
 }
 
-/// Whose tokens are fetched before they are asked for.
+/// The accounts whose tokens are fetched before they are requested.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, strum::Display, strum::EnumString, strum::VariantNames)]
 #[strum(serialize_all = "lowercase")]
 pub enum Prefetch {
-    /// Those of accounts that are linked to a Google account, or were seen asking.
+    /// Accounts that are linked to a Google account, or have requested tokens.
     #[default]
     Linked,
-    /// Those of all accounts.
+    /// All accounts.
     All,
-    /// Nobody's.
+    /// No accounts.
     None,
 }
 
-/// What Google trusts.
+/// The issuer that Google trusts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Trust {
     /// A GKE cluster, by its project's pool.
@@ -71,7 +70,7 @@ pub struct Provider {
 pub struct Endpoint(Box<str>);
 
 impl Federation {
-    /// The audience that the Security Token Service is asked for.
+    /// The audience requested from the Security Token Service.
     pub fn sts_audience(&self) -> String {
         match &self.trust {
             Trust::Pool(pool, cluster) => format!("identitynamespace:{}:{}", pool.0, cluster.0),
@@ -79,7 +78,7 @@ impl Federation {
         }
     }
 
-    /// The audience of Kubernetes tokens.
+    /// The audience of Kubernetes tokens: Google's default, unless one is set.
     pub fn token_audience(&self) -> &str {
         self.token_audience.as_deref().unwrap_or(match &self.trust {
             Trust::Pool(pool, _) => &pool.0,
@@ -109,14 +108,13 @@ impl WorkloadPool {
 }
 
 impl WorkloadPool {
-    /// The name without its suffix: the ID of the project that the pool is of.
+    /// The name without its suffix: the ID of the pool's project.
     pub fn project(&self) -> &str {
         self.0.strip_suffix(POOL_SUFFIX).unwrap_or(&self.0)
     }
 }
 
 impl ClusterUri {
-    /// The URL.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -155,7 +153,7 @@ impl Provider {
         &self.project
     }
 
-    /// Where its pool is. Google has them in `global` only.
+    /// The location of its pool. Google has them in `global` only.
     pub fn location(&self) -> &str {
         &self.location
     }
@@ -172,7 +170,7 @@ impl Provider {
 }
 
 impl Endpoint {
-    /// Parses `https://HOST`, with a port or without.
+    /// Parses `https://HOST`, with or without a port.
     pub fn parse(url: &str) -> Option<Self> {
         let uri: Uri = url.parse().ok()?;
         let host = uri.host()?.trim_start_matches('[').trim_end_matches(']');

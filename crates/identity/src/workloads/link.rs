@@ -1,26 +1,26 @@
-//! [`Link`]: what the annotations of a Kubernetes service account say of its Google identity.
+//! [`Link`]: the Google identity of a Kubernetes service account, from its annotations.
 
 use std::fmt;
 use std::sync::Arc;
 
 use serde::Serialize;
 
-/// Longest e-mail that is accepted. A name has at most 30 characters, a project 30 and a domain before it.
+/// Maximum length of an e-mail, in bytes. A name has at most 30 characters, a project 30 and a domain before it.
 const MAX_EMAIL: usize = 254;
 
-/// Most delegates in a chain. The API has no documented limit; real chains have one or two.
+/// Maximum number of delegates in a chain. The API has no documented limit; real chains have one or two.
 const MAX_DELEGATES: usize = 16;
 
-/// Longest quota project: the ID of a project with its domain.
+/// Maximum length of a quota project, in bytes: the ID of a project with its domain.
 const MAX_PROJECT: usize = 128;
 
-/// Domains of Google accounts that are not of a project.
+/// Domains of Google accounts that do not belong to a project.
 const COMMON_DOMAINS: [&str; 2] = ["appspot.gserviceaccount.com", "developer.gserviceaccount.com"];
 
-/// What the domain of a project's accounts ends with, in every universe.
+/// Suffix of the domain of a project's accounts, in every universe.
 const PROJECT_DOMAIN: &str = ".iam.gserviceaccount.com";
 
-/// The annotations that are read, as they were written. An empty one counts as absent, as templates write it.
+/// The annotations that are read, unparsed. An empty one counts as absent: templates write empty ones.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Annotations<'a> {
     /// `iam.gke.io/gcp-service-account`
@@ -33,7 +33,7 @@ pub struct Annotations<'a> {
     pub principal_as_email: Option<&'a str>,
 }
 
-/// How a Kubernetes service account acts at Google.
+/// The Google identity of a Kubernetes service account.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Link {
@@ -41,7 +41,7 @@ pub struct Link {
     pub google_account: Option<GoogleAccount>,
     /// The accounts through which it acts as that one, in order. Usually none.
     pub delegates: Box<[GoogleAccount]>,
-    /// The project that IAM calls are charged to, instead of that of the Google account.
+    /// The project charged for IAM calls, in place of that of the Google account.
     pub quota_project: Option<QuotaProject>,
     /// Whether pods see its principal in place of an e-mail.
     pub principal_as_email: bool,
@@ -55,7 +55,7 @@ pub struct GoogleAccount(Arc<str>);
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
 pub struct QuotaProject(Arc<str>);
 
-/// An annotation that cannot be used. The text is sent to pods; the first one is Google's.
+/// An annotation that cannot be used. The text is sent to pods; the first text is Google's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, thiserror::Error)]
 #[serde(rename_all = "camelCase")]
 pub enum Malformed {
@@ -97,7 +97,7 @@ fn parse_delegates(list: &str) -> Result<Box<[GoogleAccount]>, Malformed> {
     if names.len() > MAX_DELEGATES {
         return Err(Malformed::Delegates);
     }
-    // Also in the form in which IAM's API takes them.
+    // A name may also have the form that IAM's API takes.
     let account = |name: &String| {
         GoogleAccount::parse(name.strip_prefix("projects/-/serviceAccounts/").unwrap_or(name))
             .ok_or(Malformed::Delegates)
@@ -115,7 +115,6 @@ impl GoogleAccount {
         is_valid.then(|| Self(email.into()))
     }
 
-    /// The e-mail.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -129,7 +128,6 @@ impl QuotaProject {
         is_valid.then(|| Self(project.into()))
     }
 
-    /// The ID or number.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -235,7 +233,7 @@ mod tests {
             (delegates(r#"["a"]"#), Malformed::Delegates),
             (delegates(&many), Malformed::Delegates),
             (quota_project("a\r\nb"), Malformed::QuotaProject),
-            // What replaces one that is too long.
+            // The replacement for an annotation that is too long.
             (google_account("[longer than 4096 bytes]"), Malformed::GoogleAccount),
             (delegates("[longer than 4096 bytes]"), Malformed::Delegates),
             (quota_project("[longer than 4096 bytes]"), Malformed::QuotaProject),

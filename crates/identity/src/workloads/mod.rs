@@ -1,11 +1,11 @@
 //! [`Workloads`]: the Kubernetes service accounts of this node's pods, and how each acts at Google.
 //!
-//! Each account has a number, a [`WorkloadId`], under which everything is kept that belongs to it. A number stands for
-//! one account as it is now: when its annotations change, or it is deleted and created again, it gets another number,
-//! and what was kept under the old one is forgotten. No number is used twice.
+//! Each account has a number, a [`WorkloadId`], under which all its state is kept. A number stands for one account as
+//! it is now: when its annotations change, or it is deleted and created again, it gets another number, and the state
+//! under the old one is forgotten. No number is used twice.
 //!
-//! Accounts are read by `follow`: at first sight, again when they are asked for and older than a minute, and at each
-//! renewal of their tokens. While the API server is away, what was read last goes on.
+//! Accounts are read by `follow`: when first seen, again when requested and older than a minute, and at each renewal of
+//! their tokens. While the API server is unreachable, the last state stays in effect.
 
 mod account;
 pub(crate) mod federation;
@@ -31,31 +31,29 @@ use crate::pods::Pod;
 use base::clock::{BootTime, sleep_until};
 use protocol::metadata::{ServiceAccount, WorkloadId};
 
-/// Maximum wait for what an account is. A little less than clients wait for a token, so that they get the reason.
+/// Maximum time to wait until an account is read. A little less than clients wait for a token, so that they get the reason.
 const LINK_TIMEOUT: Duration = Duration::from_millis(2300);
 
-/// A Kubernetes service account, and what its annotations say.
+/// A Kubernetes service account and its parsed annotations.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Workload {
-    /// Its namespace.
     pub namespace: Arc<str>,
-    /// Its name.
     pub name: Arc<str>,
     /// Its UID, which differs when it is deleted and created again.
     pub uid: Box<str>,
-    /// How it acts at Google.
+    /// Its Google identity.
     pub link: Result<Link, Malformed>,
 }
 
-/// Why it is not known how an account acts at Google. The text is sent to the pod and logged.
+/// Reason why the Google identity of an account is not known. The text is sent to the pod and logged.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LinkError {
-    /// It could not be read yet.
+    /// The account could not be read yet.
     #[error("the Kubernetes service account {account} is not known yet: {why}")]
     Unread {
         /// Namespace and name.
         account: String,
-        /// What is missing: the API server, or a right.
+        /// The error of the last read, or that the API server has not answered yet.
         why: Arc<str>,
     },
     /// It does not exist any more.
@@ -64,7 +62,7 @@ pub enum LinkError {
         /// Namespace and name.
         account: String,
     },
-    /// The number is of an account that has changed meanwhile, or whose last pod has ended.
+    /// The number belongs to an account that has changed since, or whose last pod has ended.
     #[error("the pod's service account has changed")]
     Outdated,
 }
@@ -74,23 +72,23 @@ pub enum LinkError {
 pub struct Workloads {
     /// `None` if accounts have no tokens of their own.
     federation: Option<Arc<Federation>>,
-    /// `None` likewise.
+    /// `None` if accounts have no tokens of their own.
     names: Option<Arc<Names>>,
     inner: Mutex<Inner>,
-    /// Resolves when an account is to be read.
+    /// Notified when an account is to be read.
     wanted: Notify,
-    /// The number of changes of what is known.
+    /// Number of changes to the known accounts.
     changes: watch::Sender<u64>,
 }
 
 #[derive(Debug, Default)]
 struct Inner {
-    /// Never reused, so that what was kept for a number cannot be taken for another account's.
+    /// Never reused, so that state kept under a number cannot be taken for another account's.
     next: u64,
     /// By namespace and name.
     accounts: HashMap<(Arc<str>, Arc<str>), Arc<Account>>,
     by_number: HashMap<WorkloadId, Arc<Account>>,
-    /// Numbers that were replaced, and are still to be forgotten.
+    /// Replaced numbers, whose state is still to be forgotten.
     replaced: Vec<WorkloadId>,
 }
 
@@ -103,24 +101,24 @@ impl Inner {
 }
 
 impl Workloads {
-    /// Knows no account yet. Without a federation, accounts have no tokens of their own.
+    /// Starts without accounts. Without a federation, accounts have no tokens of their own.
     pub fn new(federation: Option<Federation>) -> Self {
         let names = federation.as_ref().map(|federation| Arc::new(Names::of(federation)));
         Self { federation: federation.map(Arc::new), names, ..Self::default() }
     }
 
-    /// What Google trusts. `None` if accounts have no tokens of their own.
+    /// `None` if accounts have no tokens of their own.
     pub fn federation(&self) -> Option<&Arc<Federation>> {
         self.federation.as_ref()
     }
 
-    /// What accounts are called. `None` if they have no tokens of their own.
+    /// `None` if accounts have no tokens of their own.
     pub fn names(&self) -> Option<&Arc<Names>> {
         self.names.as_ref()
     }
 
-    /// Whether an account in a path is that of the workload with this number. Without waiting: `None` if that is not known
-    /// yet.
+    /// Whether an account in a path is that of the workload with this number. Does not wait: `None` if that is not
+    /// known yet.
     pub fn is_own(&self, number: WorkloadId, account: &ServiceAccount) -> Option<bool> {
         let names = self.names.as_ref()?;
         if names.is_everybodys(account) {
@@ -151,25 +149,26 @@ impl Workloads {
         account
     }
 
-    /// Like [`Workloads::get`], for a request of one of its pods about the account: it is read again if that was long ago.
+    /// Like [`Workloads::get`], for a pod's request about the account: the account is read again if the last read was
+    /// long ago.
     pub fn requested(&self, number: WorkloadId) -> Option<Arc<Workload>> {
         let account = self.account(number)?;
         account.requested();
         account.workload_of(number)
     }
 
-    /// What is known of the account with this number, without waiting. `None` if it was not read yet, does not exist
-    /// any more, or has another number now.
+    /// The account with this number, without waiting. `None` if it was not read yet, does not exist any more, or has
+    /// another number now.
     pub fn get(&self, number: WorkloadId) -> Option<Arc<Workload>> {
         self.account(number)?.workload_of(number)
     }
 
-    /// The accounts that are known, and their numbers.
+    /// The known accounts, and their numbers.
     pub fn all(&self) -> Vec<(WorkloadId, Arc<Workload>)> {
         self.lock().accounts.values().filter_map(|account| account.workload()).collect()
     }
 
-    /// Resolves when an account was read and is not what it was.
+    /// A receiver that is notified when a read may have changed an account.
     pub fn subscribe(&self) -> watch::Receiver<u64> {
         self.changes.subscribe()
     }
@@ -179,7 +178,7 @@ impl Workloads {
         self.lock().by_number.contains_key(&number)
     }
 
-    /// What the account with this number is, and how it acts at Google. Waits until it was read, at most 2.3 s.
+    /// The account with this number, and its Google identity. Waits until it is read, at most 2.3 s.
     pub async fn link(&self, number: WorkloadId) -> Result<Arc<Workload>, LinkError> {
         let account = self.account(number).ok_or(LinkError::Outdated)?;
         let mut changes = account.state.subscribe();
@@ -199,7 +198,7 @@ impl Workloads {
                 why: why.unwrap_or_else(|| "the API server has not answered yet".into()),
             };
             let now = BootTime::now();
-            // It will not be read again within this time.
+            // The next read is due only after the deadline.
             if is_idle && due.since(now) > deadline.saturating_duration_since(Instant::now()) {
                 return Err(unread());
             }
@@ -218,14 +217,14 @@ impl Workloads {
         }
     }
 
-    /// Wants the account with this number to be read again, soon. For renewals of its tokens.
+    /// Requests a new read of the account with this number. For renewals of its tokens.
     pub fn recheck(&self, number: WorkloadId) {
         if let Some(account) = self.account(number) {
             self.want(&account);
         }
     }
 
-    /// Wants the accounts that are due to be read.
+    /// Requests reads of the accounts that are due.
     pub fn tend(&self, now: BootTime) {
         let due = self.lock().accounts.values().filter(|account| account.want_if_due(now)).count();
         if due > 0 {
@@ -233,7 +232,7 @@ impl Workloads {
         }
     }
 
-    /// Wants the accounts that could never be read to be read now, because the API server answers again.
+    /// Requests reads of the accounts that could never be read, because the API server answers again.
     pub fn retry(&self) {
         let unread = self.lock().accounts.values().filter(|account| account.want_if_unread()).count();
         if unread > 0 {
@@ -241,8 +240,8 @@ impl Workloads {
         }
     }
 
-    /// Forgets the accounts that none of these pods has, and returns their numbers and those that were replaced. The
-    /// pods are listed while no account can get a number, so none that is in use is forgotten.
+    /// Forgets the accounts that none of these pods has, and returns their numbers and the replaced ones. The pods are
+    /// listed while no account can get a number, so no number in use is forgotten.
     pub fn retain(&self, pods: impl FnOnce() -> Vec<Arc<Pod>>) -> Vec<WorkloadId> {
         let mut inner = self.lock();
         let live: HashSet<_> = pods().iter().filter(|pod| !pod.ended).map(|pod| key_of(pod)).collect();
@@ -275,7 +274,7 @@ impl Workloads {
     }
 }
 
-/// For whoever reads the accounts.
+/// For the reader of the accounts.
 impl Workloads {
     /// The accounts to be read now, each once. Waits for the first.
     pub async fn wanted(&self) -> Vec<Arc<Account>> {
@@ -288,7 +287,7 @@ impl Workloads {
         }
     }
 
-    /// Records that an account exists. If it differs from what was known, it gets another number.
+    /// Records that an account exists. If it has changed, it gets another number.
     pub fn found(&self, account: &Arc<Account>, uid: &str, annotations: &Annotations<'_>) {
         let workload = Workload {
             namespace: Arc::clone(&account.namespace),
@@ -309,18 +308,18 @@ impl Workloads {
         self.learned(account, Known::Deleted, account.workload().is_some());
     }
 
-    /// Records that an account could not be read. What is known of it goes on. Returns the number of failures since it
-    /// was last read.
+    /// Records that an account could not be read. Its known state stays in effect. Returns the number of failures since
+    /// it was last read.
     pub fn unread(account: &Account, why: &str) -> u32 {
         account.failed(why, BootTime::now(), fastrand::f64())
     }
 
-    /// Records what an account is. If it is a change, it gets another number, and what is kept under the old one is
-    /// forgotten by whoever calls `retain`. At first sight nothing was given out under its number.
+    /// Records the state of an account. If it has changed, it gets another number, and the caller of `retain` forgets
+    /// the state under the old one. The first read is no change: nothing was given out under the number.
     fn learned(&self, account: &Arc<Account>, known: Known, is_change: bool) {
         let mut inner = self.lock();
         let mut number = account.number();
-        // Not an account that was forgotten while it was read.
+        // Not if the account was forgotten while it was read.
         if is_change && inner.by_number.remove(&number).is_some() {
             inner.replaced.push(number);
             number = inner.number();

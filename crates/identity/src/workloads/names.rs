@@ -1,4 +1,4 @@
-//! [`Names`]: under which names pods know their accounts.
+//! [`Names`]: the names by which pods know their accounts.
 
 use std::borrow::Cow;
 use std::sync::OnceLock;
@@ -7,7 +7,7 @@ use super::federation::POOL_SUFFIX;
 use super::{Federation, Trust, Workload};
 use protocol::metadata::ServiceAccount;
 
-/// What a federated identity is called, in place of an e-mail, if its service account is not linked to a Google account.
+/// The names of federated identities, in place of e-mails, if their service accounts are not linked to a Google account.
 #[derive(Debug)]
 pub struct Names {
     /// The pool's name. Client libraries put it into paths, as they do an e-mail.
@@ -17,7 +17,7 @@ pub struct Names {
     project: OnceLock<Box<str>>,
 }
 
-/// How a pool names a Kubernetes service account.
+/// The form of a Kubernetes service account's name in a pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Subjects {
     /// `ns/NAMESPACE/sa/NAME`, the pool of a GKE cluster's project.
@@ -43,8 +43,8 @@ impl Names {
         }
     }
 
-    /// What is shown as the account's e-mail: that of its Google account, or its pool's name. If an annotation asks for it,
-    /// and the project's number is known, its principal in place of the pool's name.
+    /// The value shown as the account's e-mail: that of its Google account, or its pool's name. If an annotation
+    /// requests it, and the project's number is known, its principal in place of the pool's name.
     pub fn email<'a>(&'a self, workload: &'a Workload) -> Cow<'a, str> {
         let Ok(link) = &workload.link else { return Cow::Borrowed(&self.pool) };
         match (&link.google_account, self.project.get()) {
@@ -54,13 +54,13 @@ impl Names {
         }
     }
 
-    /// Whether an account in a path is the workload's own: `default`, its e-mail, or its pool's name. The latter also if it
-    /// is linked: a client may have learned it before, and keeps it in its paths.
+    /// Whether an account in a path is the workload's own: `default`, its e-mail, or its pool's name. The latter also
+    /// if it is linked: a client may have learned the name before, and keeps it in its paths.
     pub fn is_own(&self, account: &ServiceAccount, workload: &Workload) -> bool {
         self.is_everybodys(account) || matches!(account, ServiceAccount::Email(name) if **name == *self.email(workload))
     }
 
-    /// Whether an account in a path is the own one of every workload: `default`, or the pool's name.
+    /// Whether an account in a path is every workload's own: `default`, or the pool's name.
     pub fn is_everybodys(&self, account: &ServiceAccount) -> bool {
         match account {
             ServiceAccount::Default => true,
@@ -68,7 +68,7 @@ impl Names {
         }
     }
 
-    /// How a workload is named as a member of an IAM policy. `None` if the project of its pool is not known.
+    /// The name of a workload as a member of an IAM policy. `None` if the project of its pool is not known.
     pub fn member(&self, workload: &Workload) -> Option<String> {
         let (pool, Workload { namespace, name, .. }) = (&self.pool, workload);
         match self.subjects {

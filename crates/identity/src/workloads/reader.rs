@@ -9,10 +9,10 @@ use tokio::task::JoinSet;
 use super::{Account, Annotations, Workloads};
 use crate::cluster::{AccountAnnotations, Cluster, RequestError};
 
-/// Maximum accounts that are read at once. When a node starts, it has some hundred.
+/// Maximum number of reads at once. When a node starts, it has some hundred accounts.
 const MAX_READS: usize = 4;
 
-/// Reads the accounts of `workloads` that are wanted, for ever.
+/// Reads the wanted accounts of `workloads`, forever.
 pub async fn follow(cluster: Cluster, workloads: Arc<Workloads>) -> Infallible {
     let permits = Arc::new(Semaphore::new(MAX_READS));
     let mut reads = JoinSet::new();
@@ -50,7 +50,8 @@ impl<'a> From<&'a AccountAnnotations> for Annotations<'a> {
     }
 }
 
-/// The first failure may pass by itself: the API server learns a moment later than this node that a pod was scheduled.
+/// Logs a failed read. The first failure may pass by itself: the API server learns a moment later than this node that a
+/// pod was scheduled.
 fn failed(account: &Account, error: &RequestError) {
     let failures = Workloads::unread(account, &error.to_string());
     if failures == 2 {

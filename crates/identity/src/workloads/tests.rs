@@ -1,4 +1,4 @@
-//! Accounts that change, and the API server that says so.
+//! Accounts that change, and the API server's reports of them.
 
 use tokio::time::{sleep, timeout};
 

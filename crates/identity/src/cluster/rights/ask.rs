@@ -1,4 +1,4 @@
-//! Asks the API server for [`Facts`].
+//! Gathers [`Facts`] from the API server.
 
 use http::header::CONTENT_TYPE;
 use http::{Request, StatusCode};
@@ -15,22 +15,22 @@ use crate::cluster::{
     Cluster, JSON, MERGE_PATCH, NODE_PREFIX, OwnCluster, RequestError, User, escaped, events, token_request,
 };
 
-/// Maximum bytes of a review. It has some hundred, and the reason, which names roles.
+/// Maximum size of a review, in bytes. It has some hundred, and the reason, which names roles.
 const MAX_BYTES: usize = 32 << 10;
 
-/// Another UID than any pod's.
+/// A UID that no pod has.
 const NO_UID: &str = "00000000-0000-0000-0000-000000000000";
 
-/// Too short for every API server, which finds that out after it has judged a node's request.
+/// Too short for every API server, which checks this after it has authorized a node's request.
 const TOO_SHORT_SECONDS: u32 = 1;
 
-/// Longer than the proxy asks for.
+/// Longer than the proxy requests.
 const TOO_LONG_SECONDS: u32 = 10 * 3600;
 
-/// How names of service accounts begin, as users.
+/// Prefix of the user names of service accounts.
 const ACCOUNT_PREFIX: &str = "system:serviceaccount:";
 
-/// Asks for all that matters: a question for each right, and some requests for tokens that give none.
+/// Gathers all facts: a review for each right, and some token requests that yield no token.
 pub(super) async fn facts(cluster: &Cluster, audience: Option<&str>) -> Result<Facts, RequestError> {
     let (bare, acts_as) = cluster.bare().await?;
     let user = OwnCluster::of(&bare).user().await.answer.map_err(or_unreachable)?;
@@ -47,7 +47,7 @@ pub(super) async fn facts(cluster: &Cluster, audience: Option<&str>) -> Result<F
     }
     let subject = match Subject::of(&user) {
         Some(own) => Some(own),
-        // Any pod that this node has. Whoever may not list them has other worries, which are judged.
+        // Any pod of this node. A user that may not list pods lacks a right, which is judged.
         None if way != Way::OwnNode => match any_pod(cluster).await {
             Err(RequestError::Refused { .. }) => None,
             found => found?,
@@ -69,7 +69,7 @@ pub(super) async fn facts(cluster: &Cluster, audience: Option<&str>) -> Result<F
     Ok(Facts { node, has_tokens: audience.is_some(), user, way, allowed, attempts, change })
 }
 
-/// What is tried. As itself only what RBAC allows: all else is known to be refused.
+/// The attempts to make. As itself only those that RBAC allows: the others are known to be refused.
 fn attempts_of(way: Way, of_itself: bool) -> Vec<Attempt> {
     let mut attempts = Vec::new();
     if way != Way::Itself {
@@ -81,7 +81,7 @@ fn attempts_of(way: Way, of_itself: bool) -> Vec<Attempt> {
     attempts
 }
 
-/// A pod of this node, in whose name tokens are asked for.
+/// A pod of this node, for which tokens are requested.
 #[derive(Debug)]
 struct Subject {
     namespace: String,
@@ -109,7 +109,7 @@ struct Asker<'a> {
 }
 
 impl Asker<'_> {
-    /// `None` if it says nothing, because the pod has just ended.
+    /// `None` if the attempt shows nothing, because the pod has just ended.
     async fn attempt(&self, attempt: Attempt) -> Result<Option<Outcome>, RequestError> {
         let is_node = matches!(attempt, Attempt::AsNode | Attempt::UnboundAsNode);
         let by = if is_node { self.cluster } else { self.bare };
@@ -119,7 +119,7 @@ impl Asker<'_> {
             escaped(&self.subject.account)
         );
         match post(by, &path, &self.token_request(attempt)).await {
-            // Something changes requests on their way: it was minted. It is wiped with the connection's buffers.
+            // A token was minted, so something changes requests on their way. It is wiped with the connection's buffers.
             Ok(_) => Ok(Some(Outcome::Passed)),
             Err(RequestError::Refused { status, message, .. }) => Ok(match status {
                 StatusCode::UNPROCESSABLE_ENTITY if is_node => Some(Outcome::Passed),
@@ -166,14 +166,14 @@ struct Access {
     allowed: bool,
 }
 
-/// Whether whoever asks has a right.
+/// Whether the requesting user has a right.
 async fn may(bare: &Cluster, right: Right) -> Result<bool, RequestError> {
     let path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
     Ok(review::<Access>(bare, path, &right.review()).await?.allowed)
 }
 
-/// Tries to change something of the node that the startup taint's policy lets nobody change. Nothing is kept of it. `None` if
-/// that says nothing.
+/// Tries, in a dry run, to change a part of the node that the startup taint's policy lets nobody change. `None` if the
+/// result shows nothing.
 async fn change_node(bare: &Cluster) -> Result<Option<Outcome>, RequestError> {
     let patch = json!({"metadata": {"annotations": {"gce-metadata-proxy/none": "none"}}});
     let request = Request::patch(format!("{}?dryRun=All", bare.node_path())).header(CONTENT_TYPE, MERGE_PATCH);
@@ -185,13 +185,13 @@ async fn change_node(bare: &Cluster) -> Result<Option<Outcome>, RequestError> {
             message,
             ..
         }) => Ok(Some(Outcome::Refused(message))),
-        // There is no such node, or a webhook does not support dry runs, which says nothing about a policy.
+        // There is no such node, or a webhook does not support dry runs; neither says anything about a policy.
         Err(RequestError::Refused { .. }) => Ok(None),
         Err(error) => Err(error),
     }
 }
 
-/// A pod of this node that lives and has an account.
+/// A pod of this node that has an account and is not ending.
 async fn any_pod(cluster: &Cluster) -> Result<Option<Subject>, RequestError> {
     let (pods, _) = cluster.list().await?;
     let mut able = pods
@@ -212,14 +212,14 @@ async fn review<S: DeserializeOwned>(by: &Cluster, path: &str, question: &impl S
     Ok(reviewed.status)
 }
 
-/// Sends an object. What is wrong with the server for now is an error; what it refuses is, too, with its words.
+/// Sends an object. A failure of the server itself becomes [`RequestError::Unreachable`]; a refusal has its message.
 async fn post(by: &Cluster, path: &str, object: &impl Serialize) -> Result<Body, RequestError> {
     let object = serde_json::to_vec(object).map_err(|error| RequestError::Invalid(error.to_string()))?;
     let request = Request::post(path).header(CONTENT_TYPE, JSON).body(Body::from(object));
     by.send(request, Resource::Rights).await.map_err(or_unreachable)
 }
 
-/// A refusal that says nothing of what was asked for is the server's own trouble.
+/// Treats a refusal that does not concern the request as a failure of the server itself.
 fn or_unreachable(error: RequestError) -> RequestError {
     match error {
         RequestError::Refused { status, message, hint }

@@ -1,28 +1,28 @@
-//! [`Facts`]: what the API server said about a credential.
+//! [`Facts`]: the API server's answers about a credential.
 
 use super::right::Right;
 use crate::cluster::{NodeName, User};
 
-/// What the API server said about a credential.
+/// The API server's answers about a credential.
 #[derive(Debug, Clone)]
 pub(super) struct Facts {
     /// The node that the proxy is configured to be on.
     pub(super) node: NodeName,
     /// Whether pods have tokens of their own.
     pub(super) has_tokens: bool,
-    /// Whose credential it is.
+    /// The user of the credential.
     pub(super) user: User,
-    /// As whom the API server is asked.
+    /// The identity used for requests.
     pub(super) way: Way,
-    /// What the user may do, of what was asked.
+    /// The rights that the user has, of those reviewed.
     pub(super) allowed: Vec<Right>,
-    /// What became of requests for tokens.
+    /// Outcomes of requests for tokens.
     pub(super) attempts: Vec<(Attempt, Outcome)>,
-    /// What became of a change to its node as itself, of which nothing was kept. `None` if it was not tried.
+    /// Outcome of a dry-run patch of its node without impersonation. `None` if not attempted, or if it showed nothing.
     pub(super) change: Option<Outcome>,
 }
 
-/// As whom the API server is asked.
+/// The identity used for API server requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Way {
     /// As the node that the account runs on.
@@ -33,15 +33,15 @@ pub(super) enum Way {
     Itself,
 }
 
-/// A request for a token that never gives one: where nothing refuses it earlier, it fails for a reason that the API server
-/// finds last. So nothing is minted to find out what could be.
+/// A request for a token that never yields one: if nothing refuses it earlier, it fails a check that the API server
+/// makes last. So no token is minted to find out what could be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Attempt {
-    /// As a node: as the proxy asks, but for a second, which is too short.
+    /// As a node: like the proxy's own requests, but for a second, which is too short.
     AsNode,
     /// As a node: bound to no pod, for a second.
     UnboundAsNode,
-    /// As itself: as the proxy asks, but for a pod with another UID.
+    /// As itself: like the proxy's own requests, but for a pod with another UID.
     AsAsked,
     /// The same for the API server's own audience.
     ForTheApiServer,
@@ -51,12 +51,12 @@ pub(super) enum Attempt {
     BoundToNoPod,
 }
 
-/// What became of an [`Attempt`].
+/// Outcome of an [`Attempt`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Outcome {
-    /// Nothing refused it, until it failed as it had to.
+    /// Nothing refused it before its intended failure.
     Passed,
-    /// Refused, in these words of the API server.
+    /// Refused, with this message of the API server.
     Refused(String),
 }
 
@@ -66,7 +66,7 @@ impl Facts {
         self.allowed.contains(&right)
     }
 
-    /// What became of an attempt. `None` if it was not made.
+    /// Outcome of an attempt. `None` if it was not made, or if it showed nothing.
     pub(super) fn outcome(&self, attempt: Attempt) -> Option<&Outcome> {
         self.attempts.iter().find(|(made, _)| *made == attempt).map(|(_, outcome)| outcome)
     }

@@ -1,33 +1,33 @@
-//! [`Finding`]: what an operator is to know about the proxy's credential, in words.
+//! [`Finding`]: a problem with the proxy's credential, explained to the operator.
 
 use std::fmt;
 
 use super::right::Right;
 
-/// What an operator is to know about the proxy's credential. Shown, it says what, and what to do.
+/// A fact about the proxy's credential that the operator should know. Its text says what to do.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Finding {
-    /// It may do more than is good.
+    /// The credential has more rights than it should.
     Danger(Danger),
-    /// It may not do what the proxy needs.
+    /// The credential lacks something that the proxy needs.
     Lack {
-        /// Whose credential it is.
+        /// The user of the credential.
         user: String,
-        /// What it lacks.
+        /// The missing right or condition.
         lack: Lack,
     },
     /// It may get tokens of all pods of the cluster, and nothing else, because an admission policy refuses the rest.
     LastResort,
-    /// Whether the API server confines nodes was not tried, because this node has no pod to try it with.
+    /// It is not known whether the API server confines nodes, because this node has no pod to try it with.
     Untried,
 }
 
-/// How bad a [`Finding`] is.
+/// Severity of a [`Finding`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
-    /// Not found out yet.
+    /// Not known yet.
     Unknown,
-    /// To be known.
+    /// For information.
     Notice,
     /// Pods do not get what they should.
     Missing,
@@ -35,14 +35,14 @@ pub enum Severity {
     Dangerous,
 }
 
-/// What an attacker on the node could do.
+/// Actions open to an attacker on the node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Danger {
     /// Get tokens of every service account.
     AllTokens {
         /// Also for the API server itself.
         for_the_api_server: bool,
-        /// Also such that are bound to no pod.
+        /// Also tokens bound to no pod.
         bound_to_no_pod: bool,
         /// Also for longer than an hour.
         for_hours: bool,
@@ -59,51 +59,49 @@ pub enum Danger {
     ChangesNodes,
 }
 
-/// What the proxy needs and does not have.
+/// A right or condition that the proxy needs and that is missing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Lack {
     /// A right of its user.
     Right {
-        /// The right.
         right: Right,
-        /// The component that has it.
+        /// The component that grants it.
         way: &'static str,
     },
-    /// The right of nodes to ask for tokens for the audience.
+    /// The right of nodes to request tokens for the audience.
     Audience {
-        /// The API server's words.
+        /// The API server's message.
         message: String,
-        /// The component that has it.
+        /// The component that grants it.
         way: &'static str,
     },
     /// An API server on which an account can act as its own node.
     Impersonation {
-        /// The API server's words.
+        /// The API server's message.
         message: String,
     },
     /// A token that names the node.
     NoNode,
-    /// The credential is of another node.
+    /// The credential belongs to another node.
     OtherNode {
         /// The node that the credential names.
         theirs: String,
-        /// The node that the proxy is told to be on.
+        /// The node that the proxy is configured to be on.
         ours: String,
     },
-    /// The admission policy refuses what the proxy asks for.
+    /// The admission policy refuses the proxy's requests.
     RefusedByPolicy {
-        /// The API server's words.
+        /// The API server's message.
         message: String,
     },
     /// Something else refuses tokens.
     Refused {
-        /// The API server's words.
+        /// The API server's message.
         message: String,
     },
 }
 
 impl Finding {
-    /// How bad it is.
     pub fn severity(&self) -> Severity {
         match self {
             Self::Danger(_) => Severity::Dangerous,
@@ -222,7 +220,7 @@ impl Lack {
 }
 
 impl Right {
-    /// What does not work without it.
+    /// The consequence of lacking it.
     fn without(self) -> &'static str {
         if self.resource.starts_with("serviceaccounts") { "pods get no tokens" } else { "new pods get 503" }
     }

@@ -1,4 +1,4 @@
-//! [`follow`]: asks again and again, and logs what has changed.
+//! [`follow`]: reviews the credential's rights again and again, and logs changes.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -9,22 +9,22 @@ use super::{Finding, Report, Severity};
 use crate::cluster::{Cluster, RequestError};
 use base::backoff::{Backoff, Jitter};
 
-/// Pause after an answer that is good. The credential's token is replaced about as often.
+/// Pause after a good result. The credential's token is replaced about as often.
 const PAUSE: Duration = Duration::from_secs(3600);
 
-/// Pause while something is to be mended, so that it soon shows that it was.
+/// Pause while something is to be fixed, so that the fix is soon noticed.
 const PAUSE_UNTIL_MENDED: Duration = Duration::from_secs(5 * 60);
 
 /// Pause while the node has no pod yet.
 const PAUSE_UNTIL_KNOWN: Duration = Duration::from_secs(30);
 
-/// First and longest pause after a failure.
+/// Initial and maximum pause after a failure.
 const BACK_OFF: Backoff = Backoff::new(Duration::from_secs(5), Duration::from_secs(10 * 60)).with(JITTER);
 
 /// Keeps the nodes of a cluster apart.
 const JITTER: Jitter = Jitter(0.9, 1.1);
 
-/// Asks what the credential may do, for ever, and tells `on` of each answer. The log has what is new.
+/// Reviews the credential's rights, forever, and calls `on` with each result. Changes are logged.
 ///
 /// `audience` is that of pods' tokens; `None` if they have none.
 pub async fn follow(
@@ -52,7 +52,7 @@ pub async fn follow(
     }
 }
 
-/// Logs what was not known before.
+/// Logs the findings that were not known before.
 fn log(report: &Report, known: Option<&Report>) {
     let Report { user, findings } = report;
     if known == Some(report) {
@@ -75,7 +75,7 @@ fn log(report: &Report, known: Option<&Report>) {
     }
 }
 
-/// The watch of pods has its own words for an API server that is away.
+/// Logs a failure late: the watch of pods has its own message for an unreachable API server.
 fn failed(error: &RequestError, failures: u32) {
     if failures == 3 {
         tracing::warn!("cannot find out what the credential for the API server may do: {error}; retrying");
@@ -84,7 +84,7 @@ fn failed(error: &RequestError, failures: u32) {
     }
 }
 
-/// How long to wait. `random` is between 0 and 1.
+/// Time to wait. `random` is between 0 and 1.
 fn pause(known: Option<&Report>, failures: u32, random: f64) -> Duration {
     if failures > 0 {
         return BACK_OFF.wait(failures, random);

@@ -1,4 +1,4 @@
-//! [`judge`]: what the facts about a credential mean. It asks nobody.
+//! [`judge`]: derives findings from the facts about a credential. It sends no requests.
 
 use super::facts::{Attempt, Facts, Outcome, Way};
 use super::finding::{Danger, Finding, Lack};
@@ -8,7 +8,7 @@ use super::right::{
 };
 use crate::cluster::Acting;
 
-/// The rights of a user that are asked for, whether they are needed or too many.
+/// The rights of a user to review: those that the proxy needs, and those that are too many.
 pub(super) fn questions(way: Way, has_tokens: bool) -> Vec<Right> {
     let mut rights = needs(way, has_tokens);
     let excess =
@@ -17,7 +17,7 @@ pub(super) fn questions(way: Way, has_tokens: bool) -> Vec<Right> {
     rights
 }
 
-/// What the proxy needs of its own account, and for tokens of pods.
+/// The rights that the proxy's own account needs, including those for tokens of pods.
 pub(super) fn needed(acting: Acting) -> Vec<Right> {
     match acting {
         Acting::AsItsNode => needs(Way::OwnNode, true),
@@ -25,18 +25,18 @@ pub(super) fn needed(acting: Acting) -> Vec<Right> {
     }
 }
 
-/// What the proxy needs.
+/// The rights that the proxy needs.
 fn needs(way: Way, has_tokens: bool) -> Vec<Right> {
     let (follow, tokens) = match way {
         Way::OwnNode => ([&[ACT_AS_NODE][..], &FOLLOW_AS_NODE].concat(), TOKENS_AS_NODE),
         Way::Itself => (FOLLOW.to_vec(), [GET_ACCOUNTS, CREATE_TOKENS]),
-        // The Node authorizer gives a node what it needs, pod by pod. It cannot be asked about.
+        // The Node authorizer gives a node its rights, pod by pod. They cannot be reviewed.
         Way::Kubelet => return Vec::new(),
     };
     if has_tokens { [follow, tokens.to_vec()].concat() } else { follow }
 }
 
-/// What is to be known about a credential, the worst first. Nothing if it is confined to its node and lacks nothing.
+/// The findings about a credential, the worst first. Empty if it is confined to its node and lacks nothing.
 pub(super) fn judge(facts: &Facts) -> Vec<Finding> {
     let mut findings: Vec<Finding> = dangers(facts).into_iter().map(Finding::Danger).collect();
     findings.extend(lacks(facts).into_iter().map(|lack| Finding::Lack { user: facts.user.name.clone(), lack }));
@@ -54,7 +54,7 @@ fn dangers(facts: &Facts) -> Vec<Danger> {
     if facts.passed(Attempt::UnboundAsNode) {
         dangers.push(Danger::NodesAreNotConfined);
     }
-    // What a node may do besides is confined by NodeRestriction, which was tried.
+    // The other rights of a node are confined by NodeRestriction, which was tested.
     if facts.may(CREATE_TOKENS) && !facts.user.is_node() && !is_fenced(facts) {
         dangers.push(Danger::AllTokens {
             for_the_api_server: !is_refused(facts, Attempt::ForTheApiServer),
@@ -77,7 +77,8 @@ fn dangers(facts: &Facts) -> Vec<Danger> {
     dangers
 }
 
-/// Whether an admission policy refuses all that the proxy does not need. What was not tried is taken for not refused.
+/// Whether an admission policy refuses everything that the proxy does not need. An attempt that was not made counts as
+/// not refused.
 fn is_fenced(facts: &Facts) -> bool {
     [Attempt::ForTheApiServer, Attempt::BoundToNoPod, Attempt::ForHours]
         .into_iter()
@@ -90,7 +91,7 @@ fn is_refused(facts: &Facts, attempt: Attempt) -> bool {
 
 fn lacks(facts: &Facts) -> Vec<Lack> {
     if let Some(lack) = wrong_node(facts) {
-        // All else follows from it.
+        // All other findings follow from it.
         return vec![lack];
     }
     let needs = needs(facts.way, facts.has_tokens);
@@ -105,7 +106,7 @@ fn lacks(facts: &Facts) -> Vec<Lack> {
     lacks
 }
 
-/// The node that the credential is of must be the one that the proxy is told to be on.
+/// The credential's node must be the one that the proxy is configured to be on.
 fn wrong_node(facts: &Facts) -> Option<Lack> {
     match &facts.user.node {
         Some(node) if node == facts.node.as_str() => None,
@@ -115,7 +116,7 @@ fn wrong_node(facts: &Facts) -> Option<Lack> {
     }
 }
 
-/// Why tokens are refused although the user has all rights of its own.
+/// The reason why tokens are refused although the user has all rights of its own.
 fn refusal(facts: &Facts) -> Option<Lack> {
     let attempt = if facts.way == Way::Itself { Attempt::AsAsked } else { Attempt::AsNode };
     let Some(Outcome::Refused(message)) = facts.outcome(attempt) else { return None };
@@ -123,14 +124,14 @@ fn refusal(facts: &Facts) -> Option<Lack> {
     Some(match facts.way {
         Way::Itself => Lack::RefusedByPolicy { message },
         _ if message.contains("audience") => Lack::Audience { message, way: facts.way.manifest() },
-        // Servers that do not know the way ask for the right to act as any user.
+        // Servers without this feature require the right to impersonate any user.
         Way::OwnNode if message.contains("impersonate") => Lack::Impersonation { message },
         _ => Lack::Refused { message },
     })
 }
 
 impl Way {
-    /// The component that has its rights.
+    /// The component that grants its rights.
     fn manifest(self) -> &'static str {
         match self {
             Self::OwnNode => "identity-own-node",

@@ -1,12 +1,12 @@
-//! What the proxy's credential may do: whether an attacker on the node would get more than the node's rights, and whether
-//! the proxy lacks a right.
+//! The rights of the proxy's credential: whether an attacker on the node would get more than the node's rights, and
+//! whether the proxy lacks a right.
 //!
-//! Requests are made as the credential's own user, not as the node, which would need one more right. RBAC's answer is not
-//! enough. An admission policy may refuse what RBAC allows, and a node may lack the right to an audience. Both show only
-//! when a token is requested, so one is requested, in ways that must fail (`facts::Attempt`).
+//! Requests are made as the credential's own user, not as the node, which would need one more right. RBAC reviews are
+//! not enough. An admission policy may refuse what RBAC allows, and a node may lack the right to an audience. Both show
+//! only when a token is requested, so one is requested, in ways that must fail (`facts::Attempt`).
 //!
-//! `ask` gathers the facts, `judge` decides what they mean, [`Finding`] says it. Nothing depends on the outcome: pods are
-//! served, and the proxy is ready, before and after.
+//! `ask` gathers the facts, `judge` derives the findings, and [`Finding`] explains them. Nothing depends on the result:
+//! pods are served, and the proxy is ready, before and after.
 
 mod ask;
 mod facts;
@@ -21,12 +21,12 @@ pub use finding::{Danger, Finding, Lack, Severity};
 pub use follow::follow;
 pub use right::Right;
 
-/// What was found about a credential.
+/// The findings about a credential.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Report {
-    /// Whose it is, such as `system:serviceaccount:kube-system:gce-metadata-proxy`.
+    /// Its user, such as `system:serviceaccount:kube-system:gce-metadata-proxy`.
     pub user: String,
-    /// What is to be known about it, the worst first. None if it is confined to its node and lacks nothing.
+    /// The findings, the worst first. None if the credential is confined to its node and lacks nothing.
     pub findings: Vec<Finding>,
 }
 
@@ -44,8 +44,8 @@ pub fn needed(acting: Acting) -> Vec<Right> {
 }
 
 impl Cluster {
-    /// Asks what the credential may do, in some 20 requests, one after another. `audience` is that of pods' tokens; `None`
-    /// if they have none. Mints no token.
+    /// Reviews the rights of the credential, in some 20 requests, one after another. `audience` is that of pods'
+    /// tokens; `None` if they have none. Mints no token.
     pub async fn rights(&self, audience: Option<&str>) -> Result<Report, RequestError> {
         let facts = ask::facts(self, audience).await?;
         let findings = judge::judge(&facts);

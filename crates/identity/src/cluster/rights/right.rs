@@ -1,4 +1,4 @@
-//! [`Right`]: a verb for a kind of object, as RBAC names it; and those that matter here.
+//! [`Right`]: a verb for a kind of object, as in RBAC; and the rights that matter here.
 
 use std::fmt;
 
@@ -7,47 +7,46 @@ use serde_json::{Value, json};
 /// A verb for all objects of a kind in the cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Right {
-    /// The verb.
     pub verb: &'static str,
     /// The kind, as RBAC names it: `serviceaccounts/token`.
     pub resource: &'static str,
-    /// The API group. The first one has no name.
+    /// The API group. The core group has no name.
     pub group: &'static str,
 }
 
-/// The API group of nodes as users that can be acted as.
+/// The API group of nodes as users to impersonate.
 const AUTHENTICATION: &str = "authentication.k8s.io";
 
 const fn core(verb: &'static str, resource: &'static str) -> Right {
     Right { verb, resource, group: "" }
 }
 
-/// What an account needs to act as the node that it runs on, besides what it then does.
+/// Needed to act as the node that the account runs on, besides the rights for its requests.
 pub(super) const ACT_AS_NODE: Right =
     Right { verb: "impersonate:associated-node", resource: "nodes", group: AUTHENTICATION };
-/// What it then does: it follows the node's pods.
+/// Needed as the node, to follow its pods.
 pub(super) const FOLLOW_AS_NODE: [Right; 2] =
     [core("impersonate-on:associated-node:list", PODS), core("impersonate-on:associated-node:watch", PODS)];
-/// And reads accounts and asks for their tokens.
+/// Needed as the node, to read accounts and request their tokens.
 pub(super) const TOKENS_AS_NODE: [Right; 2] =
     [core("impersonate-on:associated-node:get", ACCOUNTS), core("impersonate-on:associated-node:create", TOKENS)];
 
 /// The same for an account that acts as itself.
 pub(super) const FOLLOW: [Right; 2] = [core("list", PODS), core("watch", PODS)];
 pub(super) const GET_ACCOUNTS: Right = core("get", ACCOUNTS);
-/// Tokens of all accounts, unless something bounds it.
+/// Gives tokens of all accounts, unless something limits it.
 pub(super) const CREATE_TOKENS: Right = core("create", TOKENS);
 
-/// What the proxy never needs: to act as other nodes, which takes both,
+/// Never needed: to act as other nodes, which takes both rights.
 pub(super) const ACT_AS_ANY_NODE: [Right; 2] = [
     Right { verb: "impersonate:arbitrary-node", resource: "nodes", group: AUTHENTICATION },
     core("impersonate-on:arbitrary-node:create", TOKENS),
 ];
-/// as other users,
+/// Never needed: to act as other users.
 pub(super) const ACT_AS_USERS: Right = core("impersonate", "users");
-/// as other service accounts,
+/// Never needed: to act as other service accounts.
 pub(super) const ACT_AS_ACCOUNTS: Right = core("impersonate", ACCOUNTS);
-/// and to read Secrets, among which there are tokens.
+/// Never needed: to read Secrets, some of which hold tokens.
 pub(super) const GET_SECRETS: Right = core("get", "secrets");
 
 /// Changes to all nodes. The container `redirect` needs it for the startup taint, and an admission policy must bound it.
@@ -58,12 +57,12 @@ const ACCOUNTS: &str = "serviceaccounts";
 const TOKENS: &str = "serviceaccounts/token";
 
 impl Right {
-    /// The question for the API server whether whoever asks has it for all objects, in all namespaces.
+    /// The review that asks the API server whether the user has the right for all objects, in all namespaces.
     pub(super) fn review(self) -> Value {
         let (resource, subresource) = self.resource.split_once('/').unwrap_or((self.resource, ""));
         let attributes = json!({
             "verb": self.verb, "group": self.group, "resource": resource, "subresource": subresource,
-            // What the API server itself asks about nodes that are acted as.
+            // The name that the API server itself checks for nodes that are impersonated.
             "name": if self.group == AUTHENTICATION { "*" } else { "" },
         });
         json!({

@@ -26,7 +26,7 @@ fn sandbox(number: u8) -> Sandbox {
     Sandbox { uid: uid(number), began: BootTime::from_nanos(BEGAN) }
 }
 
-/// What is the case, and by default a connection that was accepted a second after the sandboxes began.
+/// The evidence, and by default a connection that was accepted a second after the sandboxes began.
 struct Case {
     holders: &'static [u8],
     /// The one that began a second before the others.
@@ -135,12 +135,12 @@ fn of_a_pod_that_began_while_the_api_server_does_not_answer_nobody_says_that_it_
 fn a_static_pod_is_nobody_and_is_named() {
     let missing = Missing::Account { pod: "a/p2".to_owned() };
     let mirror = || Pod { account: "".into(), ..pod(2) };
-    // The kernel has the UID that the kubelet has made of the file.
+    // The kernel has the UID that the kubelet has derived from the file.
     let case = Case { holders: &[9], reported: &[2], known: vec![mirror()], ..Case::default() };
     assert_eq!(case.missing(), missing);
     let bare = Anchor::Bare(sandbox(2));
     assert_eq!(Case { holders: &[], anchor: bare, ..case }.missing(), missing);
-    // Words only: whoever is known stays who it is, and of several nobody is named.
+    // Only the message changes: a known pod stays known, and of several none is named.
     let known = || vec![pod(1), mirror()];
     assert_eq!(
         Case { holders: &[1], reported: &[2], known: known(), ..Case::default() }.owner(),
@@ -167,7 +167,7 @@ fn a_younger_claim_that_was_not_reported_yet_may_be_the_right_one() {
     let case = || Case { holders: &[1, 2], eldest: 1, reported: &[1], ..Case::default() };
     assert_eq!(case().missing(), Missing::Decision { claims: 2 });
     assert_eq!(Case { eldest: 0, ..case() }.missing(), Missing::Decision { claims: 2 }, "in the same tick");
-    // The younger one was given another address, so this one it gave itself.
+    // The younger one was given another address, so it gave itself this one.
     let thief = Pod { addresses: vec!["10.8.0.9".parse().expect("an address")], ..pod(2) };
     assert_eq!(Case { known: vec![pod(1), thief], ..case() }.owner(), Some((uid(1), Witness::Kernel)));
 }
@@ -190,7 +190,7 @@ fn the_api_server_alone_is_believed_about_a_pod_without_addresses_of_its_own() {
     let doubt = |because| Missing::Confirmation { pod: "a/p1".to_owned(), because };
     let late = MAX_API_AGE + Duration::from_secs(1);
     assert_eq!(silent(late).missing(), doubt(Doubt::Stale(1801)));
-    // A sandbox that began since then may have another address than the API server has heard of.
+    // A sandbox that began since then may have another address than the one last reported.
     assert_eq!(Case { api_age: MAX_API_AGE_OF_NEW, ..bare() }.owner(), Some((uid(1), Witness::Api)));
     let late = MAX_API_AGE_OF_NEW + Duration::from_secs(1);
     assert_eq!(Case { api_age: late, ..bare() }.missing(), doubt(Doubt::Stale(301)));

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use super::Sandboxes;
 
-/// A `/proc` made of files. A process that has ended has an empty `stat` file: reads of it fail, as of a real one.
+/// A `/proc` made of files. A process that has ended has an empty `stat` file: reads of it fail, as in a real one.
 pub struct FakeProc {
     pub(super) dir: PathBuf,
     gone: AtomicU32,
@@ -103,12 +103,11 @@ impl FakeProc {
         gone
     }
 
-    /// Its path.
     pub fn dir(&self) -> &std::path::Path {
         &self.dir
     }
 
-    /// Reads it as the node's.
+    /// Opens it as the node's `/proc`.
     pub fn open(&self) -> Sandboxes {
         Sandboxes::open(&self.dir).expect("a /proc")
     }

@@ -60,7 +60,7 @@ fn a_sandbox_has_its_addresses_of_both_families() {
 fn an_older_process_of_the_runtime_in_the_pods_group_is_not_its_sandbox() {
     let proc = FakeProc::new();
     proc.network("a", &["10.8.0.5"]);
-    // CRI-O's conmon of the sandbox, where its group is that of the pod.
+    // CRI-O's conmon of the sandbox, if its group is that of the pod.
     let slice = format!("/kubepods.slice/kubepods-pod{}.slice", A.replace('-', "_"));
     proc.process(19, 1230, &format!("{slice}/crio-conmon-1.scope"), "node");
     proc.process(20, 1234, &format!("{slice}/crio-1.scope"), "a");
@@ -239,7 +239,7 @@ fn an_older_process_takes_over() {
     assert!(holders(&sandboxes, "10.8.0.99").is_empty());
 }
 
-/// A pod's process whose files but `cgroup` cannot be read.
+/// A pod's process whose files other than `cgroup` cannot be read.
 fn unreadable_but_for_its_pod(proc: &FakeProc, pid: u32, pod: &str) {
     proc.of_pod(pid, 1500, pod, "claimed");
     let file = proc.dir.join(format!("{pid}/stat"));
@@ -344,7 +344,7 @@ fn a_process_that_nobody_waits_for_is_read_once() {
     assert_eq!(sandboxes.scan().new, 0);
 }
 
-/// What is known of a pod that was seen at some ages, with an address or without.
+/// The anchor of a pod that was seen at these ages, with an address or without.
 fn anchor_seen(seen: &[(u64, bool)]) -> Anchor {
     let proc = FakeProc::new();
     proc.network("a", &[]);
@@ -372,7 +372,7 @@ fn who_had_addresses_only_at_the_beginning_is_bare_and_who_lost_them_later_is_no
         // The runtime takes the addresses of a pod that ends.
         (&[(1, true), (11, true), (12, false)], false),
         (&[(300, true), (301, false), (302, false)], false),
-        // Nobody saw when it lost them.
+        // No scan saw when it lost them.
         (&[(1, true), (300, false), (301, false)], false),
         // A pod gives itself one.
         (&[(1, false), (20, true)], false),

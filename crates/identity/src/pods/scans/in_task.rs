@@ -24,7 +24,7 @@ impl Scans {
                 if time > Duration::ZERO {
                     sleep(time).await;
                 }
-                // It is throttled most of the time.
+                // The scan is throttled most of the time.
                 Ok(Scanned { cost: time / 6, ..scanned })
             }
         }));

@@ -81,7 +81,7 @@ async fn clients_that_need_a_later_scan_than_the_running_one_share_the_next() {
     assert_eq!(scans_made.load(Relaxed), 2);
 }
 
-/// The rests between scans of this duration if a client waits for each: one that an older scan may show, or a new one.
+/// The rests between scans of this duration if a client waits for each: a client that an older scan may show, or a new one.
 async fn beginnings(time: Duration, is_new: bool) -> Vec<Duration> {
     let began = Arc::<Mutex<Vec<Instant>>>::default();
     let beginnings = Arc::clone(&began);

@@ -15,7 +15,7 @@ impl Dir {
         Self(dir)
     }
 
-    /// What a process finds here when it starts.
+    /// The store of a process that starts here.
     fn store(&self) -> Store {
         Store { dir: self.0.clone(), node: "node-1".parse().expect("a name"), boot: "boot-1".to_owned() }
     }
@@ -45,7 +45,7 @@ fn pod(number: u32) -> Pod {
     }
 }
 
-/// What is known after a restart.
+/// The pods known after a restart.
 fn restored(store: &Store) -> Pods {
     let pods = Pods::default();
     store.restore(&pods);

@@ -9,7 +9,7 @@ use crate::cluster::fake::{Asked, Fake, Running, VERSION};
 
 const NODE: &str = "node-1";
 
-/// A watch that runs, and the server that it asks.
+/// A running watch, and its server.
 struct Scene {
     fake: Fake,
     pods: Arc<Pods>,
@@ -52,7 +52,7 @@ impl Scene {
         asked.run(200)
     }
 
-    /// The next request, which goes on after this version.
+    /// The next request, which resumes after this version.
     async fn goes_on(&mut self, version: &str) -> Asked {
         let asked = self.fake.asked().await;
         assert_eq!(asked.parameter("resourceVersion").as_deref(), Some(version), "{}", asked.request.uri());
@@ -251,7 +251,8 @@ async fn a_server_that_is_away_is_asked_again_with_pauses() {
     assert_eq!(told[20..], ["listed 0", "recovered"]);
 }
 
-/// Requests within this time of an outage, in which this is done with each and a pod is missed all the time or never.
+/// Number of requests within this time of an outage. Each one is handled by `fail`, and a pod is missed all the time or
+/// never.
 async fn attempts(seconds: u64, fail: fn(Asked), is_missed: bool) -> u32 {
     let mut scene = Scene::new();
     let (pods, mut count) = (Arc::clone(&scene.pods), 0);
@@ -298,7 +299,7 @@ async fn a_server_that_hangs_is_given_up() {
     assert_eq!(began.elapsed().as_secs(), 10);
     drop(hanging);
 
-    // In a watch. A healthy one says something each minute, or up to 2 s later.
+    // In a watch. A healthy one sends something each minute, or up to 2 s later.
     let (mut scene, running) = Scene::with(&["1"]).await;
     for version in ["201", "202"] {
         sleep(Duration::from_secs(62)).await;

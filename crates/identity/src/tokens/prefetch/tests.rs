@@ -1,4 +1,4 @@
-//! When tokens are fetched that nobody asks for yet.
+//! Times at which tokens are fetched that nobody has requested yet.
 
 use std::collections::BTreeMap;
 

@@ -1,8 +1,8 @@
 //! A stolen or confused token cannot cross.
 //!
-//! Pods of several accounts come and go at few addresses, and ask for tokens under all names, while annotations change,
-//! accounts are deleted and created again, Google fails, and the cache evicts. Every token says for whom, from whom and for
-//! what it was issued. [`truth`] knows what was so when, and judges each token that a request gets.
+//! Pods of several accounts come and go at few addresses, and request tokens under all names, while annotations change,
+//! accounts are deleted and created again, Google fails, and the cache evicts. Every token names its subject, its
+//! issuer and its purpose. [`truth`] knows the state at each time, and judges each token that a request gets.
 
 mod servers;
 mod truth;
@@ -25,16 +25,16 @@ use world::World;
 
 const CASES: u32 = 80;
 
-/// What a case begins with.
+/// The setup of a case.
 #[derive(Debug, Clone)]
 struct Case {
-    /// How long every server takes.
+    /// Time that every server takes.
     delay: Duration,
-    /// How long Google's tokens live.
+    /// Lifetime of Google's tokens.
     life: Duration,
     /// The limit of the token cache.
     cache_bytes: usize,
-    /// Of all jitter.
+    /// The seed of all jitter.
     seed: u64,
     steps: Vec<Step>,
 }
@@ -48,11 +48,11 @@ struct Asking {
     what: What,
     /// Whether it opens a connection.
     is_new: bool,
-    /// When it is sent, in milliseconds after the step began.
+    /// Time at which it is sent, in milliseconds after the step began.
     after: u64,
 }
 
-/// What happens next.
+/// The next event.
 #[derive(Debug, Clone)]
 enum Step {
     /// A pod begins at an address, in place of the one that was there.
@@ -77,7 +77,7 @@ enum Step {
     Delete {
         account: usize,
     },
-    /// The next step does not wait for the answers, nor for requests that are sent later.
+    /// The next step waits neither for the responses nor for requests that are sent later.
     Ask(Vec<Asking>),
     Fail {
         server: usize,
@@ -134,7 +134,7 @@ fn case() -> impl Strategy<Value = Case> {
         .prop_map(|(delay, life, cache_bytes, seed, steps)| Case { delay, life, cache_bytes, seed, steps })
 }
 
-/// Lets time pass. Whatever is under way is done before a long time does.
+/// Lets time pass. Everything in progress ends before a long time does.
 async fn pass(time: Duration) {
     if time < Duration::from_secs(80) {
         return sleep(time).await;
@@ -171,7 +171,7 @@ impl Step {
     }
 }
 
-/// What came of all cases, so that a proxy that refuses everything does not pass.
+/// The results of all cases, so that a proxy that refuses everything does not pass.
 #[derive(Debug, Default)]
 struct Tally {
     /// Requests, and how many of them got a token.

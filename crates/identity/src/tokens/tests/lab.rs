@@ -22,7 +22,7 @@ use protocol::metadata::{Endpoint as Path, MetadataPath, Query, Request as Metad
 
 pub(super) const GOOGLE_ACCOUNT: &str = "app@shop.iam.gserviceaccount.com";
 
-/// What one of the servers does.
+/// The behaviour of a server.
 #[derive(Debug, Clone)]
 pub(super) enum Does {
     /// Issues tokens for this many seconds.
@@ -32,14 +32,14 @@ pub(super) enum Does {
     Throttle(&'static str),
     /// Loses the connection.
     Fail,
-    /// Does not answer.
+    /// Sends no response.
     Stall,
 }
 
 /// Accounts whose names begin with this have no annotation.
 pub(super) const DIRECT: &str = "direct";
 
-/// What the servers do, and what they were asked.
+/// The behaviour of the servers, and their requests.
 #[derive(Debug)]
 pub(super) struct Script {
     pub(super) delay: Duration,
@@ -78,7 +78,7 @@ impl Servers {
         read(&self.0.lock().expect("no panic"))
     }
 
-    /// How often the API server, STS and IAM were asked for a token.
+    /// Number of token requests to the API server, STS and IAM.
     pub(super) fn counts(&self) -> [usize; 3] {
         self.read(|script| [script.token_requests.len(), script.exchanges.len(), script.impersonations.len()])
     }
@@ -185,7 +185,7 @@ impl Transport for Servers {
     }
 }
 
-/// A source with one pod, and who asks it.
+/// A source with one pod, and the workload that sends requests.
 pub(super) struct Lab {
     pub(super) source: Arc<WorkloadSource>,
     pub(super) servers: Servers,

@@ -1,4 +1,4 @@
-//! Pods whose tokens are kept do not notice when the servers are away for a while.
+//! Pods whose tokens are kept do not notice when the servers are unreachable for a while.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -62,7 +62,7 @@ impl Pod {
         let nothing_else = service_fn(async |request: Box<Request>| -> Result<Response<Body>, Error> {
             panic!("no token request: {request:?}")
         });
-        // Without a peer it would be the proxy's own, whose tokens are also renewed when nobody asks for them.
+        // Without a peer it would be the proxy's own, whose tokens are renewed even without requests.
         let peer = Some(([10, 0, 0, 1], 40_000).into());
         let request = Box::new(Request { peer, ..request_of(self.lab.number, what) });
         filter::layer(TokenCache::new(&self.tokens, Audit::default())).layer(nothing_else).oneshot(request).await
@@ -80,7 +80,7 @@ impl Pod {
         }
     }
 
-    /// Asks for what it has at intervals, for so many minutes. All must be answered, at once.
+    /// Requests the pod's tokens at intervals, for this number of minutes. Each request must get its answer, at once.
     async fn go_on(&self, minutes: u64, when: &str) {
         let until = Instant::now() + Duration::from_secs(minutes * 60);
         while Instant::now() < until {
@@ -94,14 +94,14 @@ impl Pod {
     }
 }
 
-/// Has the servers fail after so many minutes for so many. Returns how long it took after that until tokens with other
-/// scopes were there.
+/// Lets the servers fail after `after` minutes, for `minutes`. Returns the time from then until tokens with other scopes
+/// were there.
 async fn outage(annotation: &'static str, after: u64, minutes: u64, away: impl FnOnce(&mut Script)) -> Duration {
     let pod = Pod::warm(annotation).await;
     pod.go_on(after, "before").await;
     pod.lab.servers.change(away);
     pod.go_on(minutes, &format!("minutes {after} to {}", after + minutes)).await;
-    // What is new needs the servers.
+    // A new token needs the servers.
     let _ = pod.ask("default/token?scopes=b").await;
     pod.lab.servers.change(|script| (script.sts, script.iam) = (Does::Issue(3600), Does::Issue(3600)));
     let began = Instant::now();
@@ -179,7 +179,7 @@ async fn a_short_absence_of_the_api_server_takes_nothing_from_the_next() {
     pod.lab.servers.change(|script| script.kubernetes = Does::Fail);
     pod.go_on(2, "the first").await;
     pod.lab.servers.change(|script| script.kubernetes = Does::Issue(3600));
-    // What pauses after a failure goes on by then.
+    // Paused steps resume by then.
     pod.go_on(5, "between").await;
     pod.lab.servers.change(|script| script.kubernetes = Does::Fail);
     pod.go_on(29, "the second").await;

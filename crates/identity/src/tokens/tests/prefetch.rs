@@ -1,4 +1,4 @@
-//! What is fetched before it is asked for, and what a request finds then.
+//! The tokens that are fetched in advance, and their use by requests.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,7 +25,7 @@ async fn the_first_request_finds_a_token_and_costs_nothing() {
     let (token, seconds) = lab.ask("default/token").await.expect("a token");
     assert_eq!((token.as_str(), began.elapsed(), lab.servers.counts()), ("google-1", Duration::ZERO, [1, 1, 1]));
     assert!(seconds <= 3600 && seconds > 2900, "{seconds}");
-    // It was collected. The token cache has it now, and asks for another one when it wants one.
+    // It was collected. The token cache has it now, and requests another one when it needs one.
     assert_eq!(lab.token("default/token").await, "google-2");
 }
 

@@ -1,4 +1,4 @@
-//! A server that stalls takes nothing from what others give.
+//! A stalled server takes nothing from the other servers.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,7 +23,7 @@ const LINKED: u8 = 110;
 /// Interval between the rounds of [`Node::rounds`].
 const INTERVAL: Duration = Duration::from_millis(3500);
 
-/// A request that was answered too late, or not with a token: which pod sent it, what it got and when.
+/// A request that got its answer too late, or no token: the pod that sent it, the answer and the time.
 type Late = (u8, String, Duration);
 
 /// A node whose pods send requests through one token cache.
@@ -35,7 +35,7 @@ struct Node {
 }
 
 impl Node {
-    /// Each of the linked accounts has federated tokens, past half of their lives.
+    /// Gives each of the linked accounts federated tokens, past half of their lives.
     async fn warm() -> Self {
         let lab = Arc::new(Lab::new(GOOGLE_ACCOUNT));
         let store = Store::new(4 * DEFAULT_LIMIT_BYTES, &Registry::default());
@@ -60,7 +60,7 @@ impl Node {
             .await
     }
 
-    /// Asks, and says what is wrong with the answer.
+    /// Sends a request, and returns what is wrong with the answer.
     async fn late(&self, pod: u8, number: WorkloadId, what: &str) -> Option<Late> {
         let began = Instant::now();
         let answer = self.ask(pod, number, what).await;
@@ -72,7 +72,7 @@ impl Node {
         Some((pod, text, began.elapsed()))
     }
 
-    /// All linked pods ask at once.
+    /// Requests of all linked pods at once.
     async fn round(&self, what: &str) -> Vec<Late> {
         let mut asking = JoinSet::new();
         for (pod, number) in self.linked.clone() {
@@ -82,7 +82,7 @@ impl Node {
         asking.join_all().await.into_iter().flatten().collect()
     }
 
-    /// Eight times, all linked pods ask for an identity token that they did not have yet.
+    /// Eight times, all linked pods request an identity token that they did not have yet.
     async fn rounds(&self) -> Vec<Late> {
         let mut late = Vec::new();
         for round in 0..8 {

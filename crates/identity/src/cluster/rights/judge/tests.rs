@@ -4,7 +4,7 @@ use crate::cluster::User;
 
 const ACCOUNT: &str = "system:serviceaccount:kube-system:gce-metadata-proxy";
 
-/// What is found where all is as the component of this way has it.
+/// The facts if everything is as the component of this way has it.
 fn facts(way: Way) -> Facts {
     let name = if way == Way::Kubelet { "system:node:node-1" } else { ACCOUNT };
     let refused = || Outcome::Refused("no".to_owned());
@@ -54,7 +54,7 @@ fn said(facts: &Facts) -> Vec<String> {
     judge(facts).iter().map(ToString::to_string).collect()
 }
 
-/// The only finding, in words.
+/// The text of the only finding.
 fn only(facts: &Facts) -> String {
     let said = said(facts);
     let [one] = &said[..] else { panic!("{said:#?}") };
@@ -123,7 +123,7 @@ fn a_fence_with_a_hole_is_none() {
         assert!(said.contains(hole) && said.matches(", also ").count() == 1, "{said}");
         assert!(said.contains("identity-own-node") && said.contains("identity-fenced/admission.yaml"), "{said}");
     }
-    // Nothing was tried, so nothing is known to refuse it.
+    // No attempt was made, so nothing is known to refuse it.
     let untried = Facts { attempts: Vec::new(), ..facts(Way::Itself) };
     assert_eq!(only(&untried).matches(", also ").count(), 3);
 }
@@ -147,7 +147,7 @@ fn rights_that_lead_to_the_tokens_of_others_are_dangerous() {
             assert_eq!(judge(&facts(way).with(&[right])), [Finding::Danger(Danger::ActsAsOthers)]);
         }
         assert_eq!(judge(&facts(way).with(&[GET_SECRETS])), [Finding::Danger(Danger::AllSecrets)]);
-        // One alone does nothing.
+        // One of the two alone has no effect.
         for half in ACT_AS_ANY_NODE {
             assert_eq!(judge(&facts(way).with(&[half])), []);
         }
@@ -205,7 +205,7 @@ fn a_credential_of_another_node_explains_all_else() {
     let mut unbound = facts(Way::OwnNode);
     unbound.user.node = None;
     assert!(only(&unbound).contains("names no node"));
-    // An administrator's kubeconfig names none.
+    // An administrator's kubeconfig names no node.
     let mut person = facts(Way::Itself);
     person.user.node = None;
     assert_eq!(judge(&person), [Finding::LastResort]);

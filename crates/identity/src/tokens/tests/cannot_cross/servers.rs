@@ -27,14 +27,14 @@ use proxy::tokens::{Fetched, NoToken, TokenKey, TokenKind, TokenSource, Urgency}
 /// Life of a Kubernetes token and of the node's.
 const LIFE: Duration = Duration::from_secs(3600);
 
-/// What a token says.
+/// The claims of a token.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct Claims {
     /// `kubernetes`, `federated`, `google`, `identity` or `node`.
     pub(super) step: String,
     pub(super) namespace: String,
     pub(super) name: String,
-    /// Of the service account.
+    /// The UID of the service account.
     pub(super) uid: String,
     /// The pod that the Kubernetes token is bound to.
     pub(super) pod_uid: String,
@@ -52,14 +52,14 @@ impl Claims {
         BootTime::from_nanos(self.ends)
     }
 
-    /// The same for less, until `ends` at the latest.
+    /// The same with narrower claims, until `ends` at the latest.
     fn next(self, step: &str, what: &str, ends: BootTime) -> Self {
         let ends = ends.min(self.ends());
         let left = ends.seconds_since(BootTime::now());
         Self { step: step.into(), what: what.into(), ends: ends.as_nanos(), exp: wall_clock() + left, ..self }
     }
 
-    /// Has the shape of a JWT.
+    /// The token, in the form of a JWT.
     pub(super) fn token(&self) -> String {
         format!("e30.{}.c2ln", URL_SAFE_NO_PAD.encode(serde_json::to_vec(self).expect("JSON")))
     }
@@ -186,7 +186,7 @@ impl Servers {
         }
         let (_, account) = url.rsplit_once('/').expect("a URL");
         let (google, method) = account.split_once(':').expect("a method");
-        // What IAM issues lives longer than the token that it is issued for.
+        // A token from IAM outlives the token that it was issued for.
         let claims = Claims { google: Some(google.into()), ends: u64::MAX, ..federated };
         let ends = BootTime::now() + self.truth().life;
         if method == "generateIdToken" {
@@ -215,12 +215,12 @@ impl Transport for Servers {
     }
 }
 
-/// The token that the node's metadata server has for everybody who asks it.
+/// The token that the node's metadata server has for every client.
 pub(super) fn of_node(what: &str) -> Claims {
     Claims { ends: u64::MAX, ..Claims::default() }.next("node", what, BootTime::now() + LIFE)
 }
 
-/// The node's metadata server. It does not look at who asks.
+/// The node's metadata server. It ignores the identity of the client.
 #[derive(Debug)]
 pub(super) struct NodeServer;
 

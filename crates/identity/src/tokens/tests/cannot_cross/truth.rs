@@ -1,4 +1,4 @@
-//! [`Truth`]: what is so outside the proxy, what was so before, and what may therefore be in a token.
+//! [`Truth`]: the state outside the proxy, its history, and the claims that a token may therefore have.
 
 use std::time::Duration;
 
@@ -14,10 +14,10 @@ pub(super) const GOOGLE: [&str; 2] = ["x@shop.iam.gserviceaccount.com", "y@shop.
 
 pub(super) const USERINFO_EMAIL: &str = "https://www.googleapis.com/auth/userinfo.email";
 
-/// An account that is asked for is read again when what is known of it is older.
+/// Age from which an account is read again when it is requested.
 const MAX_AGE: Duration = Duration::from_secs(60);
 
-/// Interval of the looks for accounts that are due.
+/// Interval of the scans for accounts that are due.
 const TEND_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Timers have whole milliseconds.
@@ -41,9 +41,9 @@ pub(super) struct Existing {
 #[derive(Debug, Default)]
 struct Account {
     versions: Vec<Version>,
-    /// When the API server looked, and when it answered.
+    /// Times at which the API server read the account, and at which it answered.
     reads: Vec<(BootTime, BootTime)>,
-    /// When pods of it were identified with a request.
+    /// Times at which pods of it were identified with a request.
     asked: Vec<BootTime>,
 }
 
@@ -54,18 +54,18 @@ pub(super) struct PodTruth {
     pub(super) name: String,
     pub(super) uid: String,
     pub(super) is_in_api: bool,
-    /// When its processes ended.
+    /// Time at which its processes ended.
     pub(super) ended: Option<BootTime>,
 }
 
-/// How a server of Google's fails.
+/// The failure of one of Google's servers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Failing {
     Unreachable,
     Refuses(u16),
 }
 
-/// Who sends a request.
+/// The sender of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Sender {
     Node,
@@ -73,7 +73,7 @@ pub(super) enum Sender {
     Pod(u8),
 }
 
-/// Under which name an account is asked for.
+/// The name under which an account is requested.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Name {
     Default,
@@ -82,10 +82,10 @@ pub(super) enum Name {
     Google(usize),
 }
 
-/// Which token is asked for.
+/// The token that is requested.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum What {
-    /// With these scopes, as a client writes them.
+    /// With these scopes, in the client's spelling.
     Access(&'static str),
     /// For this audience.
     Identity(&'static str),
@@ -97,27 +97,27 @@ pub(super) struct Answered {
     pub(super) sender: Sender,
     pub(super) name: Name,
     pub(super) what: What,
-    /// When its sender was identified.
+    /// Time at which its sender was identified.
     pub(super) identified: BootTime,
-    /// When it was answered.
+    /// Time of the response.
     pub(super) at: BootTime,
     pub(super) claims: Claims,
-    /// What the answer says about the token's end, if anything.
+    /// The time until the token's end according to the response, if it has one.
     pub(super) expires_in: Option<u64>,
 }
 
-/// What is so outside the proxy.
+/// The state outside the proxy.
 #[derive(Debug)]
 pub(super) struct Truth {
     accounts: [Account; ACCOUNTS.len()],
     /// By number, from 1.
     pub(super) pods: Vec<PodTruth>,
     uids: u32,
-    /// How long every server takes.
+    /// Time that every server takes.
     pub(super) delay: Duration,
-    /// How long Google's tokens live.
+    /// Lifetime of Google's tokens.
     pub(super) life: Duration,
-    /// How STS and IAM fail, and until when.
+    /// Failures of STS and IAM, and their ends.
     pub(super) failing: [Option<(Failing, BootTime)>; 2],
 }
 
@@ -175,7 +175,7 @@ impl Truth {
         &self.pods[usize::from(number) - 1]
     }
 
-    /// Why a request must not have got its token.
+    /// The reason why a request must not have got its token.
     pub(super) fn judge(&self, answered: &Answered) -> Result<(), String> {
         let claims = &answered.claims;
         ensure(claims.ends() > answered.at, "it has expired")?;
@@ -213,7 +213,7 @@ impl Truth {
         ensure(claims.what == wanted, "it has other scopes, or another audience")
     }
 
-    /// The oldest state of an account that a request may get: what was read last, unless it should have been read again.
+    /// The oldest state of an account that a request may get: the last one read, unless it should have been read again.
     fn oldest(&self, account: usize, asked: BootTime) -> BootTime {
         let Account { reads, asked: all, .. } = &self.accounts[account];
         let delay = self.delay + TIMER_ERROR;
@@ -226,7 +226,7 @@ impl Truth {
         if asked <= due { *looked } else { asked - delay }
     }
 
-    /// Whether an account was so at any time since then.
+    /// Whether an account was in this state at any time since then.
     fn was(&self, account: usize, since: BootTime, is: &dyn Fn(&Existing) -> bool) -> bool {
         let versions = &self.accounts[account].versions;
         let ends = versions.iter().skip(1).map(|next| Some(next.since)).chain([None]);

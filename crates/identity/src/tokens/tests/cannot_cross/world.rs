@@ -37,13 +37,13 @@ use proxy::server::Arrival;
 use proxy::tokens::TokenKey;
 use telemetry::Registry;
 
-/// How late the API server hears of a pod, or of its end.
+/// Delay after which the API server learns of a pod, or of its end.
 const LATE: Duration = Duration::from_millis(400);
 
 /// Within this time a pod that has ended gets nothing more.
 const NOTICED: Duration = Duration::from_secs(1);
 
-/// What answers requests.
+/// The parts that answer requests.
 #[derive(Clone)]
 struct Proxy {
     identity: Arc<Identity>,
@@ -60,13 +60,13 @@ struct Guest {
     connection: Arc<Visitor>,
 }
 
-/// What came of a request.
+/// The outcome of a request.
 pub(super) struct Outcome {
     pub(super) asking: Asking,
     /// Whether its pod still runs, or it is the node's.
     pub(super) is_due: bool,
     pub(super) has_token: bool,
-    /// Why it must not have got its token.
+    /// The reason why it must not have got its token.
     pub(super) fault: Option<String>,
 }
 
@@ -79,7 +79,7 @@ pub(super) struct World {
     registry: Registry,
     guests: [Option<Guest>; 4],
     asked: JoinSet<Outcome>,
-    /// What runs in the background.
+    /// Background tasks.
     running: JoinSet<()>,
 }
 
@@ -98,7 +98,7 @@ fn settings() -> Settings {
 }
 
 impl World {
-    /// As `Shared` and `App` put it together.
+    /// Built like `Shared` and `App`.
     pub(super) fn new(case: &Case) -> Self {
         let (registry, proc, kept) = (Registry::default(), FakeProc::new(), Arc::<Kept>::default());
         let truth = Arc::new(Mutex::new(Truth::new(case.delay, case.life)));
@@ -172,7 +172,7 @@ impl World {
             }
         };
         self.running.spawn(report);
-        // Connections of the tick in which it began may be of the pod before it.
+        // Connections of the tick in which it began may belong to the pod before it.
         sleep(2 * TICK).await;
         self.guests[at] = Some(Guest { number, connection: self.proxy.connect(address(at)) });
     }
@@ -193,7 +193,7 @@ impl World {
         });
     }
 
-    /// Sends a request, and does not wait for the answer. A pod that has ended sends on the connection that it kept.
+    /// Sends a request, and does not wait for the response. A pod that has ended sends on the connection that it kept.
     pub(super) fn ask(&mut self, asking: Asking) {
         let guest = match asking.at.map(|at| self.guests[at].clone()) {
             None => None,
@@ -243,7 +243,7 @@ impl World {
         rows.into_iter().find(|row| row.key.principal != Principal::Node && is(row)).map(|row| row.key)
     }
 
-    /// How many tokens gave way to others.
+    /// Number of evicted tokens.
     pub(super) fn evictions(&self) -> u64 {
         let figures = self.registry.render();
         let line = figures.lines().find_map(|line| line.strip_prefix("metadata_proxy_token_evictions_total "));
@@ -257,7 +257,7 @@ fn address(at: usize) -> IpAddr {
     IpAddr::from([10, 8, 0, u8::try_from(at).expect("few addresses") + 1])
 }
 
-/// The path of what is asked for.
+/// The path of a request.
 fn target(asking: Asking) -> String {
     let account = match asking.name {
         Name::Default => "default",
@@ -306,7 +306,7 @@ impl Proxy {
         outcome
     }
 
-    /// What `classify` and the layers below it do with a request.
+    /// Handles a request like `classify` and the layers below it.
     async fn answer(
         &self,
         asking: Asking,
@@ -330,7 +330,7 @@ impl Proxy {
             }
             request
         });
-        // The metadata server would give the node's token to everybody.
+        // The metadata server would give the node's token to every client.
         let forward = service_fn(async |_: Box<Request>| {
             let token = of_node("").token();
             let body = format!(r#"{{"access_token":"{token}","expires_in":3599,"token_type":"Bearer"}}"#);
@@ -342,7 +342,7 @@ impl Proxy {
     }
 }
 
-/// What a token says, and what its answer says about its end.
+/// The claims of a token, and the time until its end according to the response.
 async fn read(response: Response<Body>, what: What) -> (Claims, Option<u64>) {
     let body = response.into_body().map_err(|_| ()).collect().await.expect("it is in memory").to_bytes();
     match what {
