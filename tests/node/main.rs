@@ -6,6 +6,7 @@
 
 #![allow(unreachable_pub, reason = "everything here is private to this binary")]
 
+mod attacks;
 mod bound;
 mod canary;
 mod check;
@@ -34,6 +35,7 @@ const NEEDS: [&str; 6] = ["network namespaces", "ip", "nft", "iptables", "curl",
 
 fn main() -> ExitCode {
     let modules = [
+        ("attacks", attacks::TESTS),
         ("bound", bound::TESTS),
         ("canary", canary::TESTS),
         ("check", check::TESTS),
@@ -47,6 +49,8 @@ fn main() -> ExitCode {
     let trials = modules.iter().flat_map(|(module, tests)| needs::trials(module, &NEEDS, tests));
     let with_tc = [&NEEDS[..], &["tc with clsact and mirred"]].concat();
     let trials = trials.chain(needs::trials("dataplane", &with_tc, dataplane::WITH_TC));
+    let with_python = [&NEEDS[..], &["python3"]].concat();
+    let trials = trials.chain(needs::trials("attacks", &with_python, attacks::WITH_PYTHON));
     let sandboxes = needs::trials("sandboxes", &["control groups", "network namespaces", "ip"], sandboxes::TESTS);
     let trials = trials.chain(sandboxes);
     let trials: Vec<Trial> = trials.collect();
