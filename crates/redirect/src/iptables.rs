@@ -272,6 +272,7 @@ fn condition(when: &When) -> String {
         When::Diverted(hosts) => format!(
             "! -o lo -p tcp -m conntrack --ctdir ORIGINAL --ctstate DNAT --ctorigdst {hosts} --ctorigdstport 80"
         ),
+        When::NoReset => "-m tcp ! --tcp-flags RST RST".to_owned(),
         When::Foreign => "-m addrtype ! --src-type LOCAL".to_owned(),
         When::Established => "-m conntrack --ctstate RELATED,ESTABLISHED".to_owned(),
         When::Spoofed => "-m rpfilter --invert".to_owned(),
@@ -323,8 +324,8 @@ mod tests {
 -A GCE-METADATA-PROXY-SPOOF -i ens4 -j RETURN
 -A GCE-METADATA-PROXY-SPOOF -d 169.254.169.254 -m rpfilter --invert -j DROP
 -I PREROUTING 1 -j GCE-METADATA-PROXY-SPOOF
--A GCE-METADATA-PROXY-LEAVING -d 169.254.169.254 -p tcp -m multiport ! --dports 53,443 -m addrtype ! --src-type LOCAL -j DROP
--A GCE-METADATA-PROXY-LEAVING -s 169.254.169.254 -p tcp -m multiport ! --sports 53,443 -j DROP
+-A GCE-METADATA-PROXY-LEAVING -d 169.254.169.254 -p tcp -m multiport ! --dports 53,443 -m tcp ! --tcp-flags RST RST -m addrtype ! --src-type LOCAL -j DROP
+-A GCE-METADATA-PROXY-LEAVING -s 169.254.169.254 -p tcp -m multiport ! --sports 53,443 -m tcp ! --tcp-flags RST RST -j DROP
 -A GCE-METADATA-PROXY-LEAVING ! -o lo -p tcp -m conntrack --ctdir ORIGINAL --ctstate DNAT --ctorigdst 169.254.169.254 --ctorigdstport 80 -j DROP
 -I POSTROUTING 1 -j GCE-METADATA-PROXY-LEAVING
 COMMIT

@@ -162,6 +162,7 @@ fn condition(when: &When) -> String {
             family(hosts.is_v6())
         ),
         When::Foreign => "fib saddr type != local".to_owned(),
+        When::NoReset => "tcp flags & rst == 0".to_owned(),
         When::Established => "ct state established,related".to_owned(),
         When::Spoofed => "fib saddr . iif oif missing".to_owned(),
         When::RoutedBack => "fib saddr . iif oif exists".to_owned(),
@@ -227,11 +228,11 @@ table inet gce_metadata_proxy {
 \t}
 \tchain no_leaving {
 \t\ttype filter hook postrouting priority -10; policy accept;
-\t\tip daddr 169.254.169.254 tcp dport != { 53, 443 } fib saddr type != local drop
-\t\tip saddr 169.254.169.254 tcp sport != { 53, 443 } drop
+\t\tip daddr 169.254.169.254 tcp dport != { 53, 443 } tcp flags & rst == 0 fib saddr type != local drop
+\t\tip saddr 169.254.169.254 tcp sport != { 53, 443 } tcp flags & rst == 0 drop
 \t\toifname != \"lo\" meta l4proto tcp ct direction original ct status dnat ct original ip daddr 169.254.169.254 ct original proto-dst 80 drop
-\t\tip6 daddr fd20:ce::254 tcp dport != { 53 } fib saddr type != local drop
-\t\tip6 saddr fd20:ce::254 tcp sport != { 53 } drop
+\t\tip6 daddr fd20:ce::254 tcp dport != { 53 } tcp flags & rst == 0 fib saddr type != local drop
+\t\tip6 saddr fd20:ce::254 tcp sport != { 53 } tcp flags & rst == 0 drop
 \t\toifname != \"lo\" meta l4proto tcp ct direction original ct status dnat ct original ip6 daddr fd20:ce::254 ct original proto-dst 80 drop
 \t}
 \tchain guard {

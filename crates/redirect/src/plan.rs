@@ -229,12 +229,12 @@ fn leaving(open: &Routes) -> Chain {
 fn leaving_for(server: Hosts, ports: Vec<u16>) -> [Rule; 3] {
     [
         Rule {
-            when: vec![When::To(server), When::PortsBut(ports.clone()), When::Foreign],
+            when: vec![When::To(server), When::PortsBut(ports.clone()), When::NoReset, When::Foreign],
             then: Then::Drop,
             why: "no way round the proxy that others opened",
         },
         Rule {
-            when: vec![When::By(server), When::SourcePortsBut(ports)],
+            when: vec![When::By(server), When::SourcePortsBut(ports), When::NoReset],
             then: Then::Drop,
             why: "no answer that others let pass",
         },

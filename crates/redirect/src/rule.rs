@@ -73,6 +73,8 @@ pub(super) enum When {
     Diverted(Hosts),
     /// The packet's source is no address of the node.
     Foreign,
+    /// The packet is not a reset. Those that [`Then::Reset`] makes bear the address of the other side.
+    NoReset,
     /// The packet belongs to an established connection.
     Established,
     /// The packet's source is not reached by the interface that the packet was received on.
@@ -110,7 +112,9 @@ pub(super) struct Hosts {
 impl Rule {
     /// Whether it matches only IPv6.
     pub(super) fn is_v6(&self) -> bool {
-        self.when.iter().any(|when| matches!(when, When::To(hosts) | When::By(hosts) | When::Diverted(hosts) if hosts.addr.is_ipv6()))
+        self.when.iter().any(
+            |when| matches!(when, When::To(hosts) | When::By(hosts) | When::Diverted(hosts) if hosts.addr.is_ipv6()),
+        )
     }
 
     /// Whether it matches both IP versions, because it contains no address.
