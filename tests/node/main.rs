@@ -14,6 +14,10 @@ mod closed;
 mod daemonset;
 mod dataplane;
 mod handover;
+#[allow(dead_code, unused_imports, reason = "each test binary uses a part of it")]
+#[path = "../kube/mod.rs"]
+mod kube;
+mod kube_proxy;
 mod namespace;
 mod process;
 mod sandboxes;
@@ -50,9 +54,12 @@ fn main() -> ExitCode {
     let with_tc = [&NEEDS[..], &["tc with clsact and mirred"]].concat();
     let trials = trials.chain(needs::trials("dataplane", &with_tc, dataplane::WITH_TC));
     let with_python = [&NEEDS[..], &["python3"]].concat();
-    let trials = trials.chain(needs::trials("attacks", &with_python, attacks::WITH_PYTHON));
+    let mut trials: Vec<Trial> = trials.chain(needs::trials("attacks", &with_python, attacks::WITH_PYTHON)).collect();
+    for (needed, tests) in kube_proxy::TESTS {
+        let with_kube_proxy = [&NEEDS[..], &kube_proxy::NEEDS, needed].concat();
+        trials.extend(needs::trials("kube_proxy", &with_kube_proxy, tests));
+    }
     let sandboxes = needs::trials("sandboxes", &["control groups", "network namespaces", "ip"], sandboxes::TESTS);
-    let trials = trials.chain(sandboxes);
-    let trials: Vec<Trial> = trials.collect();
+    trials.extend(sandboxes);
     libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
 }
