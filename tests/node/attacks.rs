@@ -109,14 +109,19 @@ fn python(pod: &Namespace, program: &str) -> String {
     String::from_utf8(output.stdout).expect("text")
 }
 
-/// The proxy, where the redirect that is installed leads.
+/// The proxy, where the redirect leads.
 pub fn proxy(world: &World) -> Process {
+    world.proxy(&["--addr", &destination(world).join(",")])
+}
+
+/// Where the redirect leads, by each IP version that it serves.
+pub fn destination(world: &World) -> Vec<String> {
     let rules = redirect(&world.node, "install --dry-run --tool nft").stdout;
     let words: Vec<&str> = rules.split_whitespace().collect();
     let leads = |words: &[&str]| matches!(words, ["dnat", "ip" | "ip6", "to", _]);
-    let addrs: Vec<&str> = words.windows(4).filter(|words| leads(words)).map(|words| words[3]).collect();
+    let addrs: Vec<String> = words.windows(4).filter(|words| leads(words)).map(|words| words[3].to_owned()).collect();
     assert!(!addrs.is_empty(), "{rules}");
-    world.proxy(&["--addr", &addrs.join(",")])
+    addrs
 }
 
 /// A node with a redirect and its proxy.

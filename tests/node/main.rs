@@ -19,7 +19,9 @@ mod handover;
 mod kube;
 mod kube_proxy;
 mod namespace;
+mod policy;
 mod process;
+mod reboot;
 mod sandboxes;
 mod sidecar;
 mod spoof;
@@ -47,6 +49,8 @@ fn main() -> ExitCode {
         ("daemonset", daemonset::TESTS),
         ("dataplane", dataplane::TESTS),
         ("handover", handover::TESTS),
+        ("policy", policy::TESTS),
+        ("reboot", reboot::TESTS),
         ("sidecar", sidecar::TESTS),
         ("spoof", spoof::TESTS),
     ];
