@@ -14,7 +14,7 @@ mod closed;
 mod daemonset;
 mod dataplane;
 mod handover;
-#[allow(dead_code, unused_imports, reason = "each test binary uses a part of it")]
+#[allow(unused_imports, reason = "each test binary uses a part of it")]
 #[path = "../kube/mod.rs"]
 mod kube;
 mod kube_proxy;

@@ -216,10 +216,9 @@ fn is_jump(line: &str) -> bool {
 
 fn table_of(name: Name) -> &'static str {
     match name {
-        // Before `nat`. The match `rpfilter` is allowed here and in `raw`.
-        Name::Spoof | Name::Bound => "mangle",
-        // Not `filter`, which ends with the first rule that accepts a packet.
-        Name::Leaving => "mangle",
+        // Before `nat`. The match `rpfilter` is allowed here and in `raw`. What leaves: not in `filter`, which ends with the
+        // first rule that accepts a packet.
+        Name::Spoof | Name::Bound | Name::Leaving => "mangle",
         Name::Redirect => "nat",
         Name::Bypass | Name::Guard => "filter",
     }
