@@ -193,6 +193,11 @@ pub fn kubectl() -> Command {
     Command::new(programs().join("kubectl"))
 }
 
+/// kube-proxy of the same version, in a node's network.
+pub fn kube_proxy(node: &Namespace) -> Command {
+    node.command(programs().join("kube-proxy").to_str().expect("text"))
+}
+
 /// The directory of the programs that `tests/kube/build` builds.
 fn programs() -> PathBuf {
     let build = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/kube/build");
@@ -232,7 +237,7 @@ fn flags(addr: SocketAddr, etcd_port: u16) -> Vec<String> {
         // Nobody asks for the Service `kubernetes`, and loopback is not an address that may be advertised.
         "--advertise-address=192.0.2.1",
         "--endpoint-reconciler-type=none",
-        "--service-cluster-ip-range=10.96.0.0/16",
+        "--service-cluster-ip-range=10.96.0.0/16,fd00:96::/112",
         "--tls-cert-file=server.crt",
         "--tls-private-key-file=server.key",
         "--client-ca-file=ca.crt",

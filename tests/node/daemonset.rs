@@ -43,6 +43,8 @@ fn have_rules_of_others(node: &Namespace) {
         "iptables -t mangle -A PREROUTING",
         "iptables -t nat -A PREROUTING",
         "ip6tables -A FORWARD",
+        "iptables -t mangle -A POSTROUTING",
+        "ip6tables -t mangle -A POSTROUTING",
     ] {
         node.sh(&format!("{rule} -j ACCEPT"));
     }

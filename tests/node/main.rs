@@ -6,6 +6,7 @@
 
 #![allow(unreachable_pub, reason = "everything here is private to this binary")]
 
+mod attacks;
 mod bound;
 mod canary;
 mod check;
@@ -13,8 +14,14 @@ mod closed;
 mod daemonset;
 mod dataplane;
 mod handover;
+#[allow(unused_imports, reason = "each test binary uses a part of it")]
+#[path = "../kube/mod.rs"]
+mod kube;
+mod kube_proxy;
 mod namespace;
+mod policy;
 mod process;
+mod reboot;
 mod sandboxes;
 mod sidecar;
 mod spoof;
@@ -34,6 +41,7 @@ const NEEDS: [&str; 6] = ["network namespaces", "ip", "nft", "iptables", "curl",
 
 fn main() -> ExitCode {
     let modules = [
+        ("attacks", attacks::TESTS),
         ("bound", bound::TESTS),
         ("canary", canary::TESTS),
         ("check", check::TESTS),
@@ -41,14 +49,21 @@ fn main() -> ExitCode {
         ("daemonset", daemonset::TESTS),
         ("dataplane", dataplane::TESTS),
         ("handover", handover::TESTS),
+        ("policy", policy::TESTS),
+        ("reboot", reboot::TESTS),
         ("sidecar", sidecar::TESTS),
         ("spoof", spoof::TESTS),
     ];
     let trials = modules.iter().flat_map(|(module, tests)| needs::trials(module, &NEEDS, tests));
     let with_tc = [&NEEDS[..], &["tc with clsact and mirred"]].concat();
     let trials = trials.chain(needs::trials("dataplane", &with_tc, dataplane::WITH_TC));
+    let with_python = [&NEEDS[..], &["python3"]].concat();
+    let mut trials: Vec<Trial> = trials.chain(needs::trials("attacks", &with_python, attacks::WITH_PYTHON)).collect();
+    for (needed, tests) in kube_proxy::TESTS {
+        let with_kube_proxy = [&NEEDS[..], &kube_proxy::NEEDS, needed].concat();
+        trials.extend(needs::trials("kube_proxy", &with_kube_proxy, tests));
+    }
     let sandboxes = needs::trials("sandboxes", &["control groups", "network namespaces", "ip"], sandboxes::TESTS);
-    let trials = trials.chain(sandboxes);
-    let trials: Vec<Trial> = trials.collect();
+    trials.extend(sandboxes);
     libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
 }

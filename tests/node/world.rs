@@ -1,6 +1,7 @@
 //! [`World`]: a node, two pods, and the metadata server.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -40,7 +41,7 @@ static WORLDS: AtomicU32 = AtomicU32::new(0);
 pub struct World {
     _mocks: Vec<Process>,
     pub pods: [Namespace; 2],
-    pub node: Namespace,
+    pub node: Arc<Namespace>,
     pub outside: Namespace,
 }
 
@@ -70,7 +71,7 @@ impl World {
             mock.line("mock metadata server on");
             mock
         });
-        Self { _mocks: mocks.collect(), pods, node, outside }
+        Self { _mocks: mocks.collect(), pods, node: Arc::new(node), outside }
     }
 
     /// Starts the proxy on the node, and waits until it is ready.

@@ -44,7 +44,7 @@ impl Family {
         match self {
             Self::V4 => &TABLES,
             // Nothing is redirected in IPv6, only blocked.
-            Self::V6 => &["filter"],
+            Self::V6 => &["mangle", "filter"],
         }
     }
 
@@ -199,9 +199,9 @@ pub(super) fn text(plan: &Plan, opened_loopback: bool) -> String {
     sections.collect()
 }
 
-/// Whether a family has the chain. In IPv6 there is only the bypass chain.
+/// Whether a family has the chain. In IPv6 there are only those that block.
 fn has_chain(family: Family, name: Name) -> bool {
-    family == Family::V4 || name == Name::Bypass
+    family == Family::V4 || matches!(name, Name::Bypass | Name::Leaving)
 }
 
 /// The name of the chain that a line declares, if it is ours.
@@ -216,8 +216,9 @@ fn is_jump(line: &str) -> bool {
 
 fn table_of(name: Name) -> &'static str {
     match name {
-        // Before `nat`. The match `rpfilter` is allowed here and in `raw`.
-        Name::Spoof | Name::Bound => "mangle",
+        // Before `nat`. The match `rpfilter` is allowed here and in `raw`. What leaves: not in `filter`, which ends with the
+        // first rule that accepts a packet.
+        Name::Spoof | Name::Bound | Name::Leaving => "mangle",
         Name::Redirect => "nat",
         Name::Bypass | Name::Guard => "filter",
     }
@@ -229,6 +230,7 @@ fn name(name: Name) -> String {
         Name::Bound => "BOUND",
         Name::Redirect => "REDIRECT",
         Name::Bypass => "BYPASS",
+        Name::Leaving => "LEAVING",
         Name::Guard => "GUARD",
     };
     format!("{PREFIX}{own}")
@@ -240,6 +242,7 @@ fn hook(hook: Hook) -> &'static str {
         Hook::Forward => "FORWARD",
         Hook::Input => "INPUT",
         Hook::Output => "OUTPUT",
+        Hook::Postrouting => "POSTROUTING",
     }
 }
 
@@ -265,6 +268,11 @@ fn condition(when: &When) -> String {
         When::SourcePortsBut(ports) => format!("-p tcp -m multiport ! --sports {}", list(ports)),
         When::Redirected => format!("-m conntrack --ctstate DNAT --ctorigdst {METADATA_V4}"),
         When::Rewritten => "-m conntrack --ctstate DNAT".to_owned(),
+        When::Diverted(hosts) => format!(
+            "! -o lo -p tcp -m conntrack --ctdir ORIGINAL --ctstate DNAT --ctorigdst {hosts} --ctorigdstport 80"
+        ),
+        When::NoReset => "-m tcp ! --tcp-flags RST RST".to_owned(),
+        When::Foreign => "-m addrtype ! --src-type LOCAL".to_owned(),
         When::Established => "-m conntrack --ctstate RELATED,ESTABLISHED".to_owned(),
         When::Spoofed => "-m rpfilter --invert".to_owned(),
         When::RoutedBack => "-m rpfilter".to_owned(),
@@ -308,12 +316,17 @@ mod tests {
 *mangle
 :GCE-METADATA-PROXY-BOUND - [0:0]
 :GCE-METADATA-PROXY-SPOOF - [0:0]
+:GCE-METADATA-PROXY-LEAVING - [0:0]
 -A GCE-METADATA-PROXY-BOUND -i ens4 -j RETURN
 -A GCE-METADATA-PROXY-BOUND -d 169.254.169.254 -p tcp -m tcp --dport 80 -m conntrack --ctstate NEW -m rpfilter -m hashlimit --hashlimit-above 500/sec --hashlimit-burst 5000 --hashlimit-mode srcip --hashlimit-name gce-md-500 --hashlimit-htable-max 16384 --hashlimit-htable-expire 60000 -j DROP
 -I PREROUTING 1 -j GCE-METADATA-PROXY-BOUND
 -A GCE-METADATA-PROXY-SPOOF -i ens4 -j RETURN
 -A GCE-METADATA-PROXY-SPOOF -d 169.254.169.254 -m rpfilter --invert -j DROP
 -I PREROUTING 1 -j GCE-METADATA-PROXY-SPOOF
+-A GCE-METADATA-PROXY-LEAVING -d 169.254.169.254 -p tcp -m multiport ! --dports 53,443 -m tcp ! --tcp-flags RST RST -m addrtype ! --src-type LOCAL -j DROP
+-A GCE-METADATA-PROXY-LEAVING -s 169.254.169.254 -p tcp -m multiport ! --sports 53,443 -m tcp ! --tcp-flags RST RST -j DROP
+-A GCE-METADATA-PROXY-LEAVING ! -o lo -p tcp -m conntrack --ctdir ORIGINAL --ctstate DNAT --ctorigdst 169.254.169.254 --ctorigdstport 80 -j DROP
+-I POSTROUTING 1 -j GCE-METADATA-PROXY-LEAVING
 COMMIT
 *filter
 :GCE-METADATA-PROXY-BYPASS - [0:0]

@@ -4,7 +4,7 @@
 //! # Chains
 //!
 //! On a node ([`Mode::DaemonSet`]), packets of pods enter the node's network namespace from outside, and the
-//! node's own packets do not. There are five chains:
+//! node's own packets do not. There are six chains:
 //!
 //! - *spoof*, before the redirect, only if requested: drops packets for the metadata server that arrive on an interface
 //!   other than the one that routes to their source, except on an uplink, so that no pod can use another's address.
@@ -20,6 +20,10 @@
 //!   connection. Deleting conntrack entries would need another tool and be racy. Redirected packets are never
 //!   forwarded, so any forwarded packet is wrong.) If *redirect* is lost, *bypass* still blocks pods
 //!   from the server.
+//! - *leaving*, after routing: drops what must not leave the node for the metadata server, whatever other rules did with it
+//!   before: what is not the node's own and came past *bypass*, and what was meant for the server's port 80 and goes to
+//!   somebody else, which would answer in its name. No row of the attack book (`docs/redirect.md`) depends on whose rules
+//!   come first.
 //! - *guard*, on input: only redirected pods and the node itself can reach the proxy's port. A packet counts
 //!   as redirected if conntrack's original destination is 169.254.169.254. A rewritten destination alone is
 //!   not enough: kube-proxy rewrites destinations too, and a Service may have the proxy's address as its

@@ -107,6 +107,7 @@ fn name(name: Name) -> &'static str {
         Name::Bound => "no_flood",
         Name::Redirect => "to_proxy",
         Name::Bypass => "no_bypass",
+        Name::Leaving => "no_leaving",
         Name::Guard => "guard",
     }
 }
@@ -120,12 +121,14 @@ fn hook(chain: &Chain) -> String {
         Hook::Forward => "forward",
         Hook::Input => "input",
         Hook::Output => "output",
+        Hook::Postrouting => "postrouting",
     };
     let (kind, priority) = match chain.name {
         Name::Spoof => ("filter", -120),
         Name::Bound => ("filter", -115),
         Name::Redirect => ("nat", -110),
-        Name::Bypass | Name::Guard => ("filter", -10),
+        // Before the source is rewritten, which has 100.
+        Name::Bypass | Name::Leaving | Name::Guard => ("filter", -10),
     };
     format!("type {kind} hook {hook} priority {priority}; policy accept;")
 }
@@ -154,6 +157,12 @@ fn condition(when: &When) -> String {
         When::SourcePortsBut(ports) => format!("tcp sport != {{ {} }}", list(ports)),
         When::Redirected => format!("ct status dnat ct original ip daddr {METADATA_V4}"),
         When::Rewritten => "ct status dnat".to_owned(),
+        When::Diverted(hosts) => format!(
+            "oifname != \"lo\" meta l4proto tcp ct direction original ct status dnat ct original {} daddr {hosts} ct original proto-dst 80",
+            family(hosts.is_v6())
+        ),
+        When::Foreign => "fib saddr type != local".to_owned(),
+        When::NoReset => "tcp flags & rst == 0".to_owned(),
         When::Established => "ct state established,related".to_owned(),
         When::Spoofed => "fib saddr . iif oif missing".to_owned(),
         When::RoutedBack => "fib saddr . iif oif exists".to_owned(),
@@ -216,6 +225,15 @@ table inet gce_metadata_proxy {
 \t\tip saddr 169.254.169.254 tcp sport != { 53, 443 } reject with tcp reset
 \t\tip6 daddr fd20:ce::254 tcp dport != { 53 } reject with tcp reset
 \t\tip6 saddr fd20:ce::254 tcp sport != { 53 } reject with tcp reset
+\t}
+\tchain no_leaving {
+\t\ttype filter hook postrouting priority -10; policy accept;
+\t\tip daddr 169.254.169.254 tcp dport != { 53, 443 } tcp flags & rst == 0 fib saddr type != local drop
+\t\tip saddr 169.254.169.254 tcp sport != { 53, 443 } tcp flags & rst == 0 drop
+\t\toifname != \"lo\" meta l4proto tcp ct direction original ct status dnat ct original ip daddr 169.254.169.254 ct original proto-dst 80 drop
+\t\tip6 daddr fd20:ce::254 tcp dport != { 53 } tcp flags & rst == 0 fib saddr type != local drop
+\t\tip6 saddr fd20:ce::254 tcp sport != { 53 } tcp flags & rst == 0 drop
+\t\toifname != \"lo\" meta l4proto tcp ct direction original ct status dnat ct original ip6 daddr fd20:ce::254 ct original proto-dst 80 drop
 \t}
 \tchain guard {
 \t\ttype filter hook input priority -10; policy accept;

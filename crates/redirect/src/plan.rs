@@ -51,6 +51,7 @@ impl Plan {
                     Chain { name: Name::Spoof, hook: Hook::Prerouting, rules: drop_spoofed(settings, uplinks) },
                     Chain { name: Name::Redirect, hook: Hook::Prerouting, rules: redirect_pods(settings.to, uplinks) },
                     bypass,
+                    leaving(&settings.opened.routes),
                     guard(settings.to),
                 ];
                 bound.into_iter().chain(others).collect()
@@ -82,8 +83,14 @@ impl Plan {
         let guard = to.filter(|_| matches!(mode, Mode::DaemonSet { .. })).map(guard);
         let of = |chains| Self { chains, is_bound_refused: false };
         let barest = of(vec![bypass(mode, opened)]);
-        let guarded = guard.map(|guard| of(vec![bypass(mode, opened), guard]));
-        guarded.into_iter().chain([barest]).collect()
+        let leaving = match mode {
+            Mode::DaemonSet { .. } => Some(leaving(&opened.routes)),
+            Mode::Sidecar { .. } => None,
+        };
+        let chains = || std::iter::once(bypass(mode, opened)).chain(leaving.clone());
+        let guarded = guard.map(|guard| of(chains().chain([guard]).collect()));
+        let unguarded = leaving.is_some().then(|| of(chains().collect()));
+        guarded.into_iter().chain(unguarded).chain([barest]).collect()
     }
 
     /// Whether the kernel may route packets to loopback while these rules stand.
@@ -205,6 +212,36 @@ fn close(open: &Routes, answers_too: bool) -> Vec<Rule> {
     rules
 }
 
+/// The last place that a packet passes, after every decision of others. Some packets of pods do not pass where *bypass* is: those
+/// that IPVS or `dup` sends, which count as the node's own, and those whose header changes after it, by a source route. With
+/// iptables, a rule of others that accepts a packet before ours is the last one of its table, but not of this one.
+///
+/// A destination is rewritten once, and by whoever comes first. If that is not the redirect, a stranger would answer pods, or the
+/// proxy, in the metadata server's name: such a connection leads nowhere.
+fn leaving(open: &Routes) -> Chain {
+    let v4 = std::iter::once(DNS).chain(open.ports.iter().copied()).collect();
+    let rules = leaving_for(SERVER_V4, v4).into_iter();
+    let v6 = (!open.ipv6).then(|| leaving_for(SERVER_V6, vec![DNS]));
+    Chain { name: Name::Leaving, hook: Hook::Postrouting, rules: rules.chain(v6.into_iter().flatten()).collect() }
+}
+
+/// The node's own packets to the server leave, and those from it do not come here.
+fn leaving_for(server: Hosts, ports: Vec<u16>) -> [Rule; 3] {
+    [
+        Rule {
+            when: vec![When::To(server), When::PortsBut(ports.clone()), When::NoReset, When::Foreign],
+            then: Then::Drop,
+            why: "no way round the proxy that others opened",
+        },
+        Rule {
+            when: vec![When::By(server), When::SourcePortsBut(ports), When::NoReset],
+            then: Then::Drop,
+            why: "no answer that others let pass",
+        },
+        Rule { when: vec![When::Diverted(server)], then: Then::Drop, why: "nobody answers in the servers name" },
+    ]
+}
+
 fn guard(to: SocketAddrV4) -> Chain {
     let mut rules = vec![
         Rule { when: vec![When::From("lo".to_owned())], then: Then::Leave, why: "from the node itself" },
@@ -320,9 +357,11 @@ pub(super) mod tests {
         let names = |plans: Vec<Plan>| -> Vec<Vec<Name>> {
             plans.iter().map(|plan| plan.chains.iter().map(|chain| chain.name).collect()).collect()
         };
-        let guarded = vec![Name::Bypass, Name::Guard];
-        assert_eq!(names(Plan::closing(&mode, &opened, Some(to))), [guarded, vec![Name::Bypass]]);
-        assert_eq!(names(Plan::closing(&mode, &opened, None)), [[Name::Bypass]]);
+        let guarded = vec![Name::Bypass, Name::Leaving, Name::Guard];
+        let unguarded = || vec![Name::Bypass, Name::Leaving];
+        let barest = || vec![Name::Bypass];
+        assert_eq!(names(Plan::closing(&mode, &opened, Some(to))), [guarded, unguarded(), barest()]);
+        assert_eq!(names(Plan::closing(&mode, &opened, None)), [unguarded(), barest()]);
         let sidecar = Mode::Sidecar { proxy_uid: 10988 };
         let plans = Plan::closing(&sidecar, &opened, Some(to));
         assert_eq!(plans[0].chains[0].rules[0], leave_proxy(10988));

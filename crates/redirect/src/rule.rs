@@ -24,6 +24,8 @@ pub(super) enum Name {
     Redirect,
     /// Blocks all other routes to the metadata server.
     Bypass,
+    /// Drops what other rules let past the others: nothing of pods leaves for the metadata server, however it came there.
+    Leaving,
     /// Allows only redirected pods and the node to use what the redirect opens.
     Guard,
 }
@@ -35,6 +37,7 @@ pub(super) enum Hook {
     Forward,
     Input,
     Output,
+    Postrouting,
 }
 
 /// One rule: its conditions, its action, and the reason, which is shown in listings.
@@ -66,6 +69,12 @@ pub(super) enum When {
     Redirected,
     /// The packet's destination was rewritten, from any address.
     Rewritten,
+    /// The packet leaves the node on a connection that was opened to port 80 of this address, and goes to somebody else.
+    Diverted(Hosts),
+    /// The packet's source is no address of the node.
+    Foreign,
+    /// The packet is not a reset. Those that [`Then::Reset`] makes bear the address of the other side.
+    NoReset,
     /// The packet belongs to an established connection.
     Established,
     /// The packet's source is not reached by the interface that the packet was received on.
@@ -103,12 +112,14 @@ pub(super) struct Hosts {
 impl Rule {
     /// Whether it matches only IPv6.
     pub(super) fn is_v6(&self) -> bool {
-        self.when.iter().any(|when| matches!(when, When::To(hosts) | When::By(hosts) if hosts.addr.is_ipv6()))
+        self.when.iter().any(
+            |when| matches!(when, When::To(hosts) | When::By(hosts) | When::Diverted(hosts) if hosts.addr.is_ipv6()),
+        )
     }
 
     /// Whether it matches both IP versions, because it contains no address.
     pub(super) fn is_either(&self) -> bool {
-        !self.when.iter().any(|when| matches!(when, When::To(_) | When::By(_)))
+        !self.when.iter().any(|when| matches!(when, When::To(_) | When::By(_) | When::Diverted(_)))
     }
 }
 

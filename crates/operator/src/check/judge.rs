@@ -52,6 +52,9 @@ const CLOSE: &str = "if the redirect leaves it open on purpose, let this check k
                      network policy must block this";
 const START: &str = "check that the proxy of this node is running and ready (see its log and /readyz); until then pods get \
                      neither metadata nor the node's secrets";
+const ALLOW: &str = "somebody drops packets on the way or answers too late. If network policies select this pod, they must allow \
+                     its requests: docs/redirect.md#network-policies says which address. Otherwise check that the proxy of \
+                     this node is running and ready (see its log and /readyz)";
 const NO_OWN_TOKEN: &str = "do what the sentence says; docs/identity-operations.md#when-pods-get-no-tokens has more";
 const CONCEAL: &str = "check that the proxy answers here (the first line), and which policy it uses";
 
@@ -59,7 +62,7 @@ pub(super) fn proxied(exchange: &Exchange) -> Finding {
     let (verdict, seen, advice) = match &exchange.outcome {
         Ok(answer) if is_ours(answer) => (Verdict::Protected, "the proxy answers".to_owned(), None),
         Ok(answer) => (Verdict::Unprotected, format!("answered by {}, not by the proxy", who(answer)), Some(INSTALL)),
-        Err(error) => (Verdict::Trouble, format!("nobody answers: {error}"), Some(START)),
+        Err(error) => silence(error),
     };
     finding("proxied", exchange, verdict, seen, advice)
 }
@@ -96,7 +99,7 @@ pub(super) fn secret(exchange: &Exchange) -> Finding {
             (Verdict::Protected, "answered without the secret values".to_owned(), None)
         }
         Ok(answer) => refused(answer),
-        Err(error) => (Verdict::Trouble, format!("nobody answers: {error}"), Some(START)),
+        Err(error) => silence(error),
     };
     finding("concealed", exchange, verdict, seen, advice)
 }
@@ -116,7 +119,7 @@ pub(super) fn identity(exchange: &Exchange, aliases: &Exchange) -> Finding {
             (Verdict::Unprotected, seen, Some(advice))
         }
         Ok(answer) => refused(answer),
-        Err(error) => (Verdict::Trouble, format!("nobody answers: {error}"), Some(START)),
+        Err(error) => silence(error),
     };
     finding("identity", exchange, verdict, seen, advice)
 }
@@ -154,7 +157,7 @@ pub(super) fn token(exchange: &Exchange) -> Finding {
                 }
             }
         }
-        Err(error) => (Verdict::Trouble, format!("nobody answers: {error}"), Some(START)),
+        Err(error) => silence(error),
     };
     finding("token", exchange, verdict, seen, advice)
 }
@@ -168,7 +171,7 @@ pub(super) fn bound_token(exchange: &Exchange) -> Finding {
             (Verdict::Protected, seen.to_owned(), None)
         }
         Ok(answer) => (Verdict::Protected, format!("{} from {}", answer.status.as_u16(), who(answer)), None),
-        Err(error) => (Verdict::Trouble, format!("nobody answers: {error}"), Some(START)),
+        Err(error) => silence(error),
     };
     finding("bound_token", exchange, verdict, seen, advice)
 }
@@ -204,6 +207,12 @@ fn refused(answer: &Response) -> (Verdict, String, Option<&'static str>) {
         }
         _ => (Verdict::Trouble, format!("{status} from {}", who(answer)), Some(START)),
     }
+}
+
+/// Nobody answers. A proxy that is not there is refused by the kernel at once; a network policy says nothing.
+fn silence(error: &io::Error) -> (Verdict, String, Option<&'static str>) {
+    let advice = if error.kind() == io::ErrorKind::TimedOut { ALLOW } else { START };
+    (Verdict::Trouble, format!("nobody answers: {error}"), Some(advice))
 }
 
 fn is_ours(answer: &Response) -> bool {
