@@ -362,15 +362,14 @@ mod tests {
 
     #[test]
     fn a_sidecar_requires_a_user() {
-        let Command::Check(redirect) = redirect("redirect check --mode sidecar --proxy-uid 10988 --to 127.0.0.1:8988")
-        else {
-            panic!("no check")
-        };
-        assert_eq!(redirect.settings.mode, Mode::Sidecar { proxy_uid: 10988 });
-        let Command::Check(by_default) = redirect("redirect check --mode sidecar --proxy-uid 10988") else {
-            panic!("no check")
-        };
-        assert_eq!(by_default.settings.to, Destination::new(&[IN_POD]).expect("one"));
+        for (to, expected) in [("--to 127.0.0.1:8988", ([127, 0, 0, 1], 8988).into()), ("", IN_POD)] {
+            let Command::Check(check) = redirect(&format!("redirect check --mode sidecar --proxy-uid 10988 {to}"))
+            else {
+                panic!("no check")
+            };
+            assert_eq!(check.settings.mode, Mode::Sidecar { proxy_uid: 10988 });
+            assert_eq!(check.settings.to, Destination::new(&[expected]).expect("one"));
+        }
         for (line, named) in [
             ("--mode sidecar", "--proxy-uid"),
             ("--mode sidecar --proxy-uid 1 --to 10.0.0.1:988", "--to"),

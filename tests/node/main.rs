@@ -12,7 +12,9 @@ mod check;
 mod closed;
 mod daemonset;
 mod dataplane;
+mod first_edition;
 mod handover;
+mod ipv6;
 mod namespace;
 mod process;
 mod sandboxes;
@@ -40,7 +42,9 @@ fn main() -> ExitCode {
         ("closed", closed::TESTS),
         ("daemonset", daemonset::TESTS),
         ("dataplane", dataplane::TESTS),
+        ("first_edition", first_edition::TESTS),
         ("handover", handover::TESTS),
+        ("ipv6", ipv6::TESTS),
         ("sidecar", sidecar::TESTS),
         ("spoof", spoof::TESTS),
     ];

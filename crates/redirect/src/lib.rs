@@ -238,7 +238,7 @@ impl Redirect {
 
     async fn stands(&self, plan: &Plan) -> bool {
         let state = async || self.tool().await?.state(plan).await;
-        matches!(state().await, Ok(State::Installed)) && self.missing_address().is_none()
+        matches!(state().await, Ok(State::Installed)) && self.wrong_address().is_none()
     }
 
     async fn install_whole(&self, plan: &Plan) -> Result<Tool, Error> {
@@ -294,9 +294,13 @@ impl Redirect {
         }
     }
 
-    /// An address that pods are sent to, and that somebody took away.
-    fn missing_address(&self) -> Option<IpAddr> {
-        self.added().find(|addr| matches!(addresses::find(*addr), Ok(Presence::Absent)))
+    /// What is wrong with the addresses that pods are sent to.
+    fn wrong_address(&self) -> Option<String> {
+        self.added().find_map(|addr| match self.presence(addr) {
+            Ok(Presence::Absent) => Some(format!("the address {addr} is missing from the interface lo")),
+            Ok(Presence::Ours | Presence::Others) => None,
+            Err(error) => Some(error.to_string()),
+        })
     }
 
     /// The text that [`install`](Redirect::install) would pass to the tool.
@@ -327,10 +331,8 @@ impl Redirect {
                 state => Ok(state),
             };
         }
-        Ok(match self.missing_address() {
-            Some(addr) => State::Differs(format!(
-                "the rules are installed, but the address {addr} is missing from the interface lo"
-            )),
+        Ok(match self.wrong_address() {
+            Some(what) => State::Differs(format!("the rules are installed, but {what}")),
             None => state,
         })
     }
