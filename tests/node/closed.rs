@@ -206,7 +206,7 @@ fn a_tool_that_refuses_a_rule_closes_pods() {
         succeeds(&redirect(&world.node, "install --to 169.254.169.252:1988"));
         fails(&after(&world.node, &picky.first(), "install"), &["not in this kernel", "pods are closed: nft"]);
         all_is_closed(&world.pods[0]);
-        assert!(!World::state_of(&world.node).contains("1988"), "rules of other settings stand");
+        assert!(!World::state_of(&world.node).contains(":1988"), "rules of other settings stand");
         fails(&after(&world.node, &picky.first(), "check"), &["pods are closed", "not in this kernel"]);
         succeeds(&redirect(&world.node, "remove"));
         is_open(&world.pods[0], SERVER);

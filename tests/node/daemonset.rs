@@ -41,6 +41,9 @@ fn have_rules_of_others(node: &Namespace) {
         "iptables -t mangle -A PREROUTING",
         "iptables -t nat -A PREROUTING",
         "ip6tables -A FORWARD",
+        "ip6tables -A INPUT",
+        "ip6tables -t mangle -A PREROUTING",
+        "ip6tables -t nat -A PREROUTING",
     ] {
         node.sh(&format!("{rule} -j ACCEPT"));
     }
