@@ -57,7 +57,7 @@ pub(super) struct RedirectArgs {
     mode: Choice<Place>,
 
     /// Address that the proxy listens on. May be repeated, once for each IP version; what has none is blocked. With daemonset a
-    /// link-local address or one of fd20:ce::/64, which the redirect adds to the interface lo, or another address of the node
+    /// link-local address or one of `fd20:ce::/64`, which the redirect adds to the interface lo, or another address of the node
     /// that is not loopback. IPv6 is left out on a node without it. With sidecar a loopback address, by default 127.0.0.1:988
     #[arg(long, value_name = "HOST:PORT", value_delimiter = ',', default_values = PROXY.map(|addr| addr.to_string()))]
     to: Vec<Given<SocketAddr>>,

@@ -25,7 +25,7 @@ use proxy::upstream::Upstream;
 #[derive(Debug, Args, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) struct ServeArgs {
-    /// Address to listen on for pods. May be repeated. A link-local address, or one of fd20:ce::/64, need not be there yet: the
+    /// Address to listen on for pods. May be repeated. A link-local address, or one of `fd20:ce::/64`, need not be there yet: the
     /// redirect adds it. IPv6 of these is left out on a node without it
     #[arg(
         long,

@@ -115,7 +115,7 @@ struct Asking {
 impl Asking {
     fn begin(pod: &Namespace) -> Self {
         let enough = Arc::new(AtomicBool::new(false));
-        let mut curl = vec![pod.command("curl"), pod.command("curl")];
+        let mut curl = [pod.command("curl"), pod.command("curl")];
         for (curl, path) in curl.iter_mut().zip([KUBE_ENV, TOKEN]) {
             curl.args(["-s", "-o", "/dev/null", "-w", "%{http_code}", "-m", "5", "-H", "Metadata-Flavor: Google"]);
             curl.arg(format!("{SERVER}{path}"));

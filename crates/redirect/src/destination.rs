@@ -3,7 +3,11 @@
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 
-use super::plan::{METADATA_V4, METADATA_V6};
+/// The IPv4 address of the metadata server.
+pub const METADATA_V4: Ipv4Addr = Ipv4Addr::new(169, 254, 169, 254);
+
+/// The address of the metadata server on machines with IPv6.
+pub const METADATA_V6: Ipv6Addr = Ipv6Addr::new(0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254);
 
 /// The port of k8s-metadata-proxy. Below 1024, so that no unprivileged process can take it.
 const PORT: u16 = 988;

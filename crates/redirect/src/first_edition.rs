@@ -15,7 +15,7 @@ use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::{Destination, Tool};
+use super::{Destination, Tool, iptables, nft};
 
 const SYSCTL: &str = "/proc/sys/net/ipv4/conf/all/route_localnet";
 
@@ -26,7 +26,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// Names of the mark in rules of nft and of iptables, an empty chain each.
-pub(super) const MARKS: [&str; 2] = ["opened_loopback", "GCE-METADATA-PROXY-LOOPBACK"];
+const MARKS: [&str; 2] = [nft::OPENED_LOOPBACK, iptables::OPENED_LOOPBACK];
 
 /// How both tools list rules that send pods to loopback.
 const TO_LOOPBACK: [&str; 2] = ["dnat ip to 127.", "--to-destination 127."];

@@ -8,13 +8,13 @@ use std::fmt::Write;
 
 use super::plan::{Plan, SOURCE_SECONDS, SOURCES};
 use super::rule::{Chain, Hook, Name, Rule, Then, When};
-use super::{Error, State, first_edition, process};
+use super::{Error, State, process};
 
 /// Prefix of our chains' names. iptables allows 28 characters for a name.
 const PREFIX: &str = "GCE-METADATA-PROXY-";
 
 /// An empty chain, which marks that the first edition enabled the kernel's loopback routing.
-const OPENED_LOOPBACK: &str = first_edition::MARKS[1];
+pub(super) const OPENED_LOOPBACK: &str = "GCE-METADATA-PROXY-LOOPBACK";
 
 const TABLES: [&str; 3] = ["mangle", "filter", "nat"];
 

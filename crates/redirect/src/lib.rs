@@ -95,10 +95,9 @@ use tokio::time::sleep;
 
 pub use closing::{NotInstalled, Pods};
 pub use command::{Command, CommandError, run};
-pub use destination::{Destination, PROXY, has_ipv6, is_added};
+pub use destination::{Destination, METADATA_V4, METADATA_V6, PROXY, has_ipv6, is_added};
 pub use error::Error;
 pub use keeper::{CHECK_INTERVAL, Keeper, Standing};
-pub use plan::{METADATA_V4, METADATA_V6};
 pub use rate::Rate;
 pub use state::State;
 pub use tool::Tool;

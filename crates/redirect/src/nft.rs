@@ -4,12 +4,12 @@ use std::fmt::Write;
 
 use super::plan::{Plan, SOURCE_SECONDS, SOURCES};
 use super::rule::{Chain, Hook, Name, Rule, Then, When};
-use super::{Error, State, first_edition, process};
+use super::{Error, State, process};
 
 const TABLE: &str = "inet gce_metadata_proxy";
 
 /// An empty chain, which marks that the first edition enabled the kernel's loopback routing.
-const OPENED_LOOPBACK: &str = first_edition::MARKS[0];
+pub(super) const OPENED_LOOPBACK: &str = "opened_loopback";
 
 /// The sources of new connections by IPv4 and by IPv6, with the number that each has left.
 const NEW_CONNECTIONS: [(&str, &str); 2] = [("new_connections", "ipv4_addr"), ("new_connections_v6", "ipv6_addr")];

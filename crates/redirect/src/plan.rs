@@ -1,16 +1,11 @@
 //! The rules as data. [`nft`](super::nft) and [`iptables`](super::iptables) translate them, so that both
 //! install the same rules.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
+use super::destination::{self, METADATA_V4, METADATA_V6};
 use super::rule::{Chain, Hook, Hosts, Name, Rule, Then, When};
-use super::{Destination, Mode, Opened, Rate, Routes, Settings, destination};
-
-/// The IPv4 address of the metadata server.
-pub const METADATA_V4: Ipv4Addr = Ipv4Addr::new(169, 254, 169, 254);
-
-/// The address of the metadata server on machines with IPv6.
-pub const METADATA_V6: Ipv6Addr = Ipv6Addr::new(0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254);
+use super::{Destination, Mode, Opened, Rate, Routes, Settings};
 
 const SERVER_V4: Hosts = Hosts { addr: IpAddr::V4(METADATA_V4), prefix: 32 };
 const SERVER_V6: Hosts = Hosts { addr: IpAddr::V6(METADATA_V6), prefix: 128 };

@@ -4,7 +4,7 @@
 use std::fs;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-use super::plan::{METADATA_V4, METADATA_V6};
+use super::destination::{METADATA_V4, METADATA_V6};
 
 /// The main routing table of IPv4, and all tables of IPv6. Policy routing is not considered.
 const ROUTES: &str = "/proc/net/route";
