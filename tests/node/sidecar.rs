@@ -9,8 +9,8 @@ use crate::namespace::Namespace;
 use crate::process::{BINARY, Process};
 use crate::support::needs::{Test, tests};
 use crate::world::{
-    AS_A_PROXY, KUBE_ENV, SERVER, SERVER_V6, WAYS_ROUND, World, is_closed, is_open, is_protected_at, redirect, server,
-    succeeds,
+    AS_A_PROXY, KUBE_ENV, SERVER, SERVER_V6, WAYS_ROUND, World, is_closed, is_open, is_protected, is_protected_at,
+    redirect, server, succeeds,
 };
 
 /// The tests of this module.
@@ -19,6 +19,7 @@ pub const TESTS: &[Test] = tests![
     iptables_protects_a_pod_from_first_to_last,
     a_sidecar_on_a_protected_node_asks_the_node_s_proxy,
     a_capability_that_leads_past_the_proxy_is_named,
+    a_pod_may_be_served_by_ipv6_too,
 ];
 
 /// What the proxy's container, and no other, has as runAsUser.
@@ -130,4 +131,18 @@ fn a_capability_that_leads_past_the_proxy_is_named() {
     let (code, said) = check("-all,+chown");
     assert_eq!(code, Some(0), "{said}");
     assert!(said.contains("none leads past the proxy"), "{said}");
+}
+
+fn a_pod_may_be_served_by_ipv6_too() {
+    let world = World::new();
+    let pod = &world.pods[0];
+    let mut command = as_user(PROXY, pod, BINARY);
+    command.args(AS_A_PROXY).args(["--addr=127.0.0.1:8988", "--addr=[::1]:8988", "--metrics-addr=127.0.0.1:8989"]);
+    let proxy = Process::spawn(&mut command);
+    proxy.line("cache warmed up");
+    for tool in ["nft", "iptables"] {
+        let to = "--to 127.0.0.1:8988 --to [::1]:8988";
+        succeeds(&redirect(pod, &format!("install --mode sidecar --proxy-uid {PROXY} --tool {tool} {to}")));
+        is_protected(pod);
+    }
 }

@@ -13,17 +13,15 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use tokio::net::TcpStream;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{sleep, timeout};
 
 use super::{Destination, Tool, iptables, nft};
 
 const SYSCTL: &str = "/proc/sys/net/ipv4/conf/all/route_localnet";
 
-/// How long to wait for a proxy at the new address. Longer than it needs to know the node's pods.
-const PATIENCE: Duration = Duration::from_secs(60);
-
-/// Time between two tries to reach it.
+/// Time between two tries to reach a proxy at the new address, and the number of tries until the rules are looked at again.
 const PAUSE: Duration = Duration::from_millis(100);
+const TRIES: usize = 50;
 
 /// Names of the mark in rules of nft and of iptables, an empty chain each.
 const MARKS: [&str; 2] = [nft::OPENED_LOOPBACK, iptables::OPENED_LOOPBACK];
@@ -48,23 +46,21 @@ pub(super) fn say_that_loopback_stays_guarded() {
     );
 }
 
-/// If the first edition's rules stand, waits until somebody listens where pods are sent now.
+/// Waits until somebody listens where pods are sent now, for as long as the first edition's rules stand: a proxy that does not
+/// start is not to cut pods off from the one before it.
 pub(super) async fn wait_for_successor(tools: &[Tool], to: &Destination) {
     let Some(addr) = to.addrs().find(SocketAddr::is_ipv4) else { return };
-    if !is_any(tools, &TO_LOOPBACK).await {
-        return;
-    }
-    let end = Instant::now() + PATIENCE;
     let mut is_said = false;
-    while !listens(addr).await {
-        if Instant::now() > end {
-            tracing::warn!(%addr, "nobody listens there; replacing the earlier redirect all the same");
-            return;
+    while is_any(tools, &TO_LOOPBACK).await {
+        for _ in 0..TRIES {
+            if listens(addr).await {
+                return;
+            }
+            if !std::mem::replace(&mut is_said, true) {
+                tracing::info!(%addr, "an earlier redirect stays until the proxy listens there");
+            }
+            sleep(PAUSE).await;
         }
-        if !std::mem::replace(&mut is_said, true) {
-            tracing::info!(%addr, "an earlier redirect stays until the proxy listens there");
-        }
-        sleep(PAUSE).await;
     }
 }
 

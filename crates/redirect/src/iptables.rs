@@ -115,13 +115,15 @@ fn is_preceded(table: &str) -> Option<&'static str> {
     })
 }
 
-/// All rules of both families.
+/// Our rules of both families.
 pub(super) async fn listing() -> Result<Option<String>, Error> {
     let mut listing = String::new();
     for family in Family::all() {
-        listing.extend(saved(family).await?.into_iter().map(|table| table.text));
+        for table in saved(family).await? {
+            listing.extend(table.text.lines().filter(|line| line.contains(PREFIX)).flat_map(|line| [line, "\n"]));
+        }
     }
-    Ok(Some(listing))
+    Ok((!listing.is_empty()).then_some(listing))
 }
 
 /// Packets that the bound on new connections dropped since it was installed. `None` if there is no bound.

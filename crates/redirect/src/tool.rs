@@ -89,7 +89,7 @@ impl Tool {
         }
     }
 
-    /// The installed rules, those of others included where the tool lists them as well. `None` if there are none.
+    /// Our rules that are installed. `None` if there are none.
     pub(super) async fn listing(self) -> Result<Option<String>, Error> {
         match self {
             Self::Nft => nft::listing().await,
