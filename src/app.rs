@@ -30,7 +30,7 @@ use proxy::layers::leaves::Leaves;
 use proxy::memory::Pressure;
 use proxy::policy::{A_RESTART_FAILS, LivePolicy, LoadError, Policy, Reloaded};
 use proxy::server::TIMEOUTS;
-use proxy::server::{self, Connections, Door, Drain, Server};
+use proxy::server::{self, Connections, Door, Drain, Listen, Server};
 use proxy::upstream::Upstream;
 use redirect::{Keeper, Redirect};
 use telemetry::{Registry, table};
@@ -117,8 +117,7 @@ impl App {
             want_migration();
         }
         let cannot = |addr, flag| move |error| StartError::Listen { addr, flag, error };
-        let is_successor =
-            share && config.identity.is_some() && config.addrs.iter().any(|addr| server::is_taken(*addr));
+        let is_successor = share && config.identity.is_some() && served(&config).into_iter().any(server::is_taken);
         let doors = if is_successor { Vec::new() } else { open_doors(&config)? };
         let addr = config.metrics_addr;
         let admin = server::bind(addr, share).map_err(cannot(addr, "--metrics-addr"))?;
@@ -136,7 +135,7 @@ impl App {
     /// The addresses for pods, with the assigned port if the configured port is 0.
     pub fn addrs(&self) -> io::Result<Vec<SocketAddr>> {
         if self.doors.is_empty() {
-            return Ok(self.config.addrs.clone());
+            return Ok(served(&self.config));
         }
         self.doors.iter().filter_map(|doors| doors.first()).map(Door::local_addr).collect()
     }
@@ -235,11 +234,18 @@ fn introduce(config: &Config, policy: &Policy) {
 
 /// Opens the doors for each address for pods.
 fn open_doors(config: &Config) -> Result<Vec<Vec<Door>>, StartError> {
-    let bind = |addr: &SocketAddr| {
-        let cannot = |error| StartError::Listen { addr: *addr, flag: "--addr", error };
-        server::bind_queues(*addr, config.reuse_port).map_err(cannot)
+    let bind = |(addr, how)| {
+        server::bind_queues(addr, how).map_err(|error| StartError::Listen { addr, flag: "--addr", error })
     };
-    config.addrs.iter().map(bind).collect()
+    let may_come = |addr: SocketAddr| redirect::is_added(addr.ip());
+    Listen::on(&served(config), config.reuse_port, may_come).into_iter().map(bind).collect()
+}
+
+/// The addresses for pods, without that of the redirect for IPv6 on a node that has none.
+fn served(config: &Config) -> Vec<SocketAddr> {
+    let has_ipv6 = redirect::has_ipv6();
+    let is_served = |addr: &SocketAddr| addr.is_ipv4() || has_ipv6 || !redirect::is_added(addr.ip());
+    config.addrs.iter().copied().filter(is_served).collect()
 }
 
 /// Opens doors beside those of another process once the node's pods are known. Until then that process gets all

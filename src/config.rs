@@ -1,6 +1,6 @@
 //! [`Config`]: the resolved configuration as plain data, and all defaults with their reasons.
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use proxy::layers::conceal::Mode;
@@ -8,7 +8,7 @@ use proxy::layers::rescue::OnOverload;
 use proxy::layers::token_cache::Audit;
 use proxy::policy::Choice;
 use proxy::upstream::Upstream;
-use redirect::Opened;
+use redirect::{Opened, PROXY};
 use telemetry::logging::{Format, Levels};
 
 #[derive(Debug, Clone)]
@@ -53,7 +53,7 @@ pub struct Config {
 impl Default for Config {
     fn default() -> Self {
         Self {
-            addrs: vec![ADDR],
+            addrs: ADDRS.to_vec(),
             metrics_addr: METRICS_ADDR,
             metrics_allowed_hosts: Vec::new(),
             upstream: Upstream::at(UPSTREAM).expect("an http URL without a path"),
@@ -75,11 +75,11 @@ impl Default for Config {
     }
 }
 
-/// The port of k8s-metadata-proxy, on loopback, which only redirected pods can reach.
-pub const ADDR: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 988);
+/// Where the redirect sends pods, and the same port, that of k8s-metadata-proxy, on loopback for the node itself.
+pub const ADDRS: [SocketAddr; 3] = [PROXY[0], PROXY[1], SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 988)];
 
 /// The metrics port of k8s-metadata-proxy, on loopback.
-pub const METRICS_ADDR: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 989);
+pub const METRICS_ADDR: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 989);
 
 /// The address of the metadata server on every GCE machine. A name would have to be resolved first.
 pub const UPSTREAM: &str = "http://169.254.169.254";

@@ -5,7 +5,7 @@
 //! client library that probes for a metadata server.
 
 use std::io;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::Duration;
@@ -60,7 +60,9 @@ impl DoorProbe {
     pub async fn run(self: Arc<Self>, doors: Vec<SocketAddr>) {
         for door in doors.into_iter().map(reachable).cycle() {
             sleep(INTERVAL).await;
-            self.probe(door).await;
+            if is_here(door) {
+                self.probe(door).await;
+            }
         }
     }
 
@@ -97,6 +99,11 @@ impl Default for DoorProbe {
     fn default() -> Self {
         Self::new(&Registry::default())
     }
+}
+
+/// Whether the machine has the address. One that the redirect adds later would be asked of another machine.
+fn is_here(door: SocketAddr) -> bool {
+    UdpSocket::bind((door.ip(), 0)).is_ok()
 }
 
 /// The address at which a socket with this local address is reached from this machine.

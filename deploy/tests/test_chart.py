@@ -49,18 +49,20 @@ class Chart(unittest.TestCase):
         for field in ("affinity", "nodeSelector", "tolerations", "imagePullSecrets"):
             self.assertEqual(canary[field], proxy[field], field)
 
-    def test_the_switch_of_the_kernel_can_be_left_alone(self):
-        pod = self.pod("--set", "redirect.routeLocalnet=false")
-        self.assertNotIn("volumes", pod)
-        self.assertFalse(any("volumeMounts" in one for one in pod["containers"]))
+    def test_the_proxy_may_have_other_addresses(self):
+        pod = self.pod("--set", "redirect.addresses={169.254.169.253,fd20:ce::253}")
+        proxy, redirect = pod["containers"]
+        to = ["169.254.169.253:988", "[fd20:ce::253]:988"]
+        self.assertEqual(all_of(proxy["args"], "--addr"), [*to, "127.0.0.1:988"])
+        for args in (redirect["args"], redirect["readinessProbe"]["exec"]["command"]):
+            self.assertEqual(all_of(args, "--to"), to)
 
     def test_selinux_lets_only_those_use_proc_that_do(self):
         values = ["--values", rendered.TESTS / "identity-kubelet" / "values.yaml", "--set", "seLinuxType=spc_t"]
         for more, wanted in [
-            (values, {"proxy", "redirect"}),
-            ([*values, "--set", "identity.enabled=false"], {"redirect"}),
-            ([*values, "--set", "redirect.routeLocalnet=false"], {"proxy"}),
-            ([*values, "--set", "redirect.enabled=false,redirect.remove=true,canary.enabled=false"], {"proxy", "redirect-remove"}),
+            (values, {"proxy"}),
+            ([*values, "--set", "identity.enabled=false"], set()),
+            ([*values, "--set", "redirect.enabled=false,redirect.remove=true,canary.enabled=false"], {"proxy"}),
             (["--set", "seLinuxType="], set()),
         ]:
             with self.subTest(more):
@@ -178,12 +180,13 @@ class Chart(unittest.TestCase):
         containers = {one["name"]: one for one in self.pod(*given)["containers"]}
         [canary] = self.pod(*given, of="gce-metadata-proxy-canary")["containers"]
         proxy, redirect = containers["proxy"], containers["redirect"]
-        self.assertIn("--addr=127.0.0.1:888", proxy["args"])
+        to = ["169.254.169.252:888", "[fd20:ce::252]:888"]
+        self.assertEqual(all_of(proxy["args"], "--addr"), [*to, "127.0.0.1:888"])
         self.assertIn("--metrics-addr=0.0.0.0:1989", proxy["args"])
         for probe in ("livenessProbe", "readinessProbe"):
             self.assertEqual(proxy[probe]["httpGet"]["port"], 1989)
         for args in (redirect["args"], redirect["readinessProbe"]["exec"]["command"]):
-            self.assertIn("--to=127.0.0.1:888", args)
+            self.assertEqual(all_of(args, "--to"), to)
         # What is run in the container asks there, and the redirect whether it may take the taint away.
         for container in (proxy, redirect):
             self.assertEqual(values_of(container)["METADATA_PROXY_METRICS_ADDR"], "127.0.0.1:1989")
@@ -265,6 +268,11 @@ def notes(given):
 def alerts(rule):
     """The alerts of a PrometheusRule."""
     return [one for group in rule["spec"]["groups"] for one in group["rules"] if "alert" in one]
+
+
+def all_of(args, flag):
+    """The values of a flag that is repeated."""
+    return [arg.split("=", 1)[1] for arg in args if arg.startswith(f"{flag}=")]
 
 
 def values_of(container):

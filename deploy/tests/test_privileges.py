@@ -9,7 +9,6 @@ import rendered
 POD = {"hostNetwork", "priorityClassName", "toleration of everything"}
 PROXY = POD | {"runAsUser: 0", "NET_BIND_SERVICE"}
 REDIRECT = POD | {"runAsUser: 0", "NET_ADMIN"}
-SWITCH = {"the node's /proc/sys/net/ipv4/conf/all/route_localnet", "a writable mount"}
 IDENTITY = PROXY | {"the node's /proc", "a writable mount"}
 ACCOUNT = IDENTITY | {"a token of its account"}
 DOCTOR = {"hostNetwork", "toleration of everything", "runAsUser: 0", "the node's /proc", "a writable mount"}
@@ -19,42 +18,42 @@ KUBELET = IDENTITY | {"the node's /etc/kubernetes/kubelet.conf", "the node's /va
 PRIVILEGES = {
     ("base", "proxy"): PROXY,
     ("overlays/self-managed", "proxy"): PROXY,
-    ("overlays/self-managed", "redirect"): REDIRECT | SWITCH,
+    ("overlays/self-managed", "redirect"): REDIRECT,
     ("overlays/self-managed", "canary"): CANARY,
     ("overlays/gke-standard", "proxy"): PROXY,
-    ("overlays/gke-standard", "redirect"): REDIRECT | SWITCH,
+    ("overlays/gke-standard", "redirect"): REDIRECT,
     ("overlays/gke-standard", "canary"): CANARY,
     ("overlays/cilium", "proxy"): {"priorityClassName", "toleration of everything"},
     ("overlays/cilium", "canary"): CANARY,
     ("overlays/demo", "proxy"): PROXY,
-    ("overlays/demo", "redirect"): REDIRECT | SWITCH,
+    ("overlays/demo", "redirect"): REDIRECT,
     ("overlays/demo", "canary"): CANARY,
     ("overlays/demo", "mock"): {"hostNetwork", "toleration of everything"},
     ("tests/everything", "proxy"): PROXY,
-    ("tests/everything", "redirect"): REDIRECT | SWITCH,
+    ("tests/everything", "redirect"): REDIRECT,
     ("tests/own-policy", "proxy"): PROXY,
     ("tests/everything", "canary"): CANARY,
     ("overlays/identity", "proxy"): ACCOUNT,
-    ("overlays/identity", "redirect"): REDIRECT | SWITCH,
+    ("overlays/identity", "redirect"): REDIRECT,
     ("overlays/identity", "canary"): CANARY,
     ("tests/identity-own-node", "proxy"): ACCOUNT,
-    ("tests/identity-own-node", "redirect"): REDIRECT | SWITCH,
+    ("tests/identity-own-node", "redirect"): REDIRECT,
     ("tests/identity-own-node", "canary"): CANARY,
     ("tests/identity-kubelet", "proxy"): KUBELET,
-    ("tests/identity-kubelet", "redirect"): REDIRECT | SWITCH,
+    ("tests/identity-kubelet", "redirect"): REDIRECT,
     ("tests/identity-kubelet", "canary"): CANARY,
     ("tests/identity-fenced", "proxy"): ACCOUNT,
-    ("tests/identity-fenced", "redirect"): REDIRECT | SWITCH,
+    ("tests/identity-fenced", "redirect"): REDIRECT,
     ("tests/identity-fenced", "canary"): CANARY,
     ("overlays/identity-doctor", "doctor"): DOCTOR | {"a token of its account"},
     ("tests/identity-doctor-own-node", "doctor"): DOCTOR | {"a token of its account"},
     ("tests/identity-doctor-kubelet", "doctor"): DOCTOR | (KUBELET - IDENTITY),
     ("tests/identity-doctor-fenced", "doctor"): DOCTOR | {"a token of its account"},
     ("tests/startup-taint", "proxy"): PROXY,
-    ("tests/startup-taint", "redirect"): REDIRECT | SWITCH | {"a token of its account"},
+    ("tests/startup-taint", "redirect"): REDIRECT | {"a token of its account"},
     ("tests/startup-taint", "canary"): CANARY,
     ("tests/removal", "proxy"): PROXY,
-    ("tests/removal", "redirect-remove"): REDIRECT | SWITCH,
+    ("tests/removal", "redirect-remove"): REDIRECT,
     ("sidecar/environment", "metadata-proxy"): set(),
     ("sidecar/redirect", "metadata-proxy"): set(),
     ("sidecar/redirect", "metadata-redirect"): {"runAsUser: 0", "NET_ADMIN"},
@@ -290,20 +289,17 @@ class Privileges(unittest.TestCase):
                 over = proxy["volumeMounts"][paths.index("/host/proc/sys")]
                 self.assertEqual(volumes[over["name"]]["emptyDir"], {})
                 beside = [mount for one in pod["containers"] if one["name"] != "proxy" for mount in one.get("volumeMounts", [])]
-                self.assertLessEqual({mount["mountPath"] for mount in beside}, {"/host/route_localnet"})
+                self.assertEqual(beside, [])
         self.assertEqual(seen, 2 * len(rendered.IDENTITY) - len(rendered.UNEDITED & set(rendered.IDENTITY)))
 
-    def test_of_the_nodes_sysctls_one_can_be_written(self):
-        """The file itself, not a folder: those beside it turn other machines' packets into the node's business."""
+    def test_no_sysctl_of_the_node_can_be_written(self):
         seen = 0
         for where, found in installs():
             for pod in (one["spec"]["template"]["spec"] for one in found if one["kind"] == "DaemonSet"):
-                for volume in pod.get("volumes", []):
-                    if "/proc/sys" in str(volume.get("hostPath")):
-                        seen += 1
-                        with self.subTest(where):
-                            path = "/proc/sys/net/ipv4/conf/all/route_localnet"
-                            self.assertEqual(volume["hostPath"], {"path": path, "type": "File"})
+                seen += 1
+                with self.subTest(where):
+                    paths = [str(volume.get("hostPath")) for volume in pod.get("volumes", [])]
+                    self.assertEqual([path for path in paths if "/proc/sys" in path], [])
         self.assertGreater(seen, 0)
 
     def test_a_token_of_the_account_is_not_made_valid_for_a_year(self):

@@ -15,7 +15,7 @@ class Values(unittest.TestCase):
     def test_it_refuses_what_would_lead_its_own_parts_astray(self):
         for mistake, sentence in [
             ("extraArgs={--metrics-addr=0.0.0.0:1989}", "extraArgs: instead of --metrics-addr=0.0.0.0:1989 set metricsPort, which"),
-            ("extraArgs={--addr=127.0.0.1:888}", "extraArgs: instead of --addr=127.0.0.1:888 set port, which the redirect"),
+            ("extraArgs={--addr=127.0.0.1:888}", "extraArgs: instead of --addr=127.0.0.1:888 set port and redirect.addresses, which the redirect"),
             ("extraArgs={--workload-identity}", "extraArgs: instead of --workload-identity set identity.enabled"),
             ("extraArgs={--redirect}", "extraArgs: instead of --redirect set redirect.enabled"),
             ("env[0].name=METADATA_PROXY_METRICS_ADDR", "env: instead of METADATA_PROXY_METRICS_ADDR set metricsPort"),
@@ -37,6 +37,8 @@ class Values(unittest.TestCase):
             "redirect.enabled=maybe",
             "redirect.enable=true",
             "redirect.allow={80}",
+            "redirect.addresses={somewhere}",
+            "redirect.addresses={169.254.169.252:988}",
             "redirect.maxNewConnections=-1",
             "redirect.maxNewConnections=100001",
             "redirect.metricsAddr=990",

@@ -1,6 +1,6 @@
 //! Flags of `redirect`, and the redirect flags of the proxy itself.
 
-use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use clap::{Args, Subcommand};
 use serde::Serialize;
@@ -9,8 +9,7 @@ use strum::{Display, EnumString, VariantNames};
 use super::given::{Given, Mistakes, Plain, Syntax};
 use super::startup_taint::StartupTaintArgs;
 use super::syntax::{self, Choice, Switch};
-use crate::config;
-use redirect::{Command, Mode, Opened, Rate, Redirect, Routes, SIDECAR_UID, Settings, Tool};
+use redirect::{Command, Destination, Mode, Opened, PROXY, Rate, Redirect, Routes, SIDECAR_UID, Settings, Tool};
 
 #[derive(Debug, Subcommand)]
 #[expect(clippy::large_enum_variant, reason = "parsed once")]
@@ -57,9 +56,11 @@ pub(super) struct RedirectArgs {
     #[arg(long, value_name = syntax::names::<Place>(), default_value = Place::default().to_string())]
     mode: Choice<Place>,
 
-    /// Address that the proxy listens on: a loopback address, or with daemonset any IPv4 address of the node
-    #[arg(long, value_name = "HOST:PORT", default_value = config::ADDR.to_string())]
-    to: Given<SocketAddrV4>,
+    /// Address that the proxy listens on. May be repeated, once for each IP version; what has none is blocked. With daemonset a
+    /// link-local address or one of `fd20:ce::/64`, which the redirect adds to the interface lo, or another address of the node
+    /// that is not loopback. IPv6 is left out on a node without it. With sidecar a loopback address, by default 127.0.0.1:988
+    #[arg(long, value_name = "HOST:PORT", value_delimiter = ',', default_values = PROXY.map(|addr| addr.to_string()))]
+    to: Vec<Given<SocketAddr>>,
 
     /// sidecar only: user ID of the proxy (61988 in its image). No other container of the pod may use it, because its
     /// packets reach the metadata server
@@ -167,10 +168,8 @@ impl Subcommands {
 impl RedirectArgs {
     fn resolve(self, mistakes: &mut Mistakes) -> Option<Redirect> {
         let place = mistakes.value(self.mode);
-        let to = match place {
-            Some(Place::Sidecar) => mistakes.value_if(self.to, LOOPBACK, |to| to.ip().is_loopback()),
-            _ => mistakes.value(self.to),
-        };
+        let is_shared = self.to.iter().any(Given::is_typed);
+        let to = destination(place, self.to, mistakes);
         let has_uid = self.proxy_uid.is_some();
         let uid = self.proxy_uid.and_then(|uid| mistakes.value(uid));
         let uplinks = self.uplink;
@@ -181,8 +180,25 @@ impl RedirectArgs {
         });
         let tool = self.tool.map(|tool| mistakes.value(tool));
         let opened = self.opened.resolve(mistakes);
-        Some(Redirect { settings: Settings { mode: mode?, to: to?, opened }, tool: tool.flatten() })
+        Some(Redirect { settings: Settings { mode: mode?, to: to?, is_shared, opened }, tool: tool.flatten() })
     }
+}
+
+fn destination(place: Option<Place>, to: Vec<Given<SocketAddr>>, mistakes: &mut Mistakes) -> Option<Destination> {
+    if place == Some(Place::Sidecar) && !to.iter().any(Given::is_typed) {
+        return Destination::new(&[IN_POD]);
+    }
+    let (expected, fits): (_, fn(&SocketAddr) -> bool) = match place {
+        Some(Place::Sidecar) => (LOOPBACK, |to| to.ip().is_loopback() && to.port() != 0),
+        // Not all interfaces: the guard rules could not distinguish the proxy's address.
+        _ => (OF_NODE, |to| !to.ip().is_loopback() && !to.ip().is_unspecified() && to.port() != 0),
+    };
+    let to: Option<Vec<SocketAddr>> = to.into_iter().map(|to| mistakes.value_if(to, expected, fits)).collect();
+    let destination = Destination::new(&to?);
+    if destination.is_none() {
+        mistakes.invalid("--to", "", "one address of each IP version at most");
+    }
+    destination
 }
 
 fn daemon_set(has_uid: bool, uplinks: Vec<Given<Interface>>, mistakes: &mut Mistakes) -> Option<Mode> {
@@ -286,17 +302,11 @@ impl Syntax for NewConnections {
 
 const LOOPBACK: &str = "a loopback address and a port, such as 127.0.0.1:988";
 
-/// An IPv4 address of the node. Not 0.0.0.0: the guard rules could not distinguish the proxy's address.
-impl Plain for SocketAddrV4 {
-    const EXPECTED: &'static str = "HOST:PORT with an IPv4 address of the node, such as 127.0.0.1:988";
+const OF_NODE: &str = "an address for the proxy on this node and a port, such as 169.254.169.252:988; loopback is not, because \
+                       the kernel routes nothing to it that comes from a pod";
 
-    fn read(text: &str) -> Option<Self> {
-        match SocketAddr::read(text)? {
-            SocketAddr::V4(to) if to.port() != 0 && *to.ip() != Ipv4Addr::UNSPECIFIED => Some(to),
-            _ => None,
-        }
-    }
-}
+/// Where a proxy in the pod listens.
+const IN_POD: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 988);
 
 /// A user ID.
 impl Plain for u32 {
@@ -345,23 +355,29 @@ mod tests {
     fn defaults_are_for_a_node() {
         let Command::Install(redirect) = redirect("redirect install") else { panic!("no installation") };
         assert_eq!(redirect.settings.mode, Mode::DaemonSet { uplinks: None });
-        assert_eq!((SocketAddr::V4(redirect.settings.to), redirect.tool), (config::ADDR, None));
+        assert_eq!((redirect.settings.to, redirect.tool), (Destination::new(&PROXY).expect("two"), None));
+        assert!(!redirect.settings.is_shared, "a node that has these addresses from somebody else has no place");
         assert_eq!(redirect.settings.opened, Opened::default());
     }
 
     #[test]
     fn a_sidecar_requires_a_user() {
-        let Command::Check(redirect) = redirect("redirect check --mode sidecar --proxy-uid 10988 --to 127.0.0.1:8988")
-        else {
-            panic!("no check")
-        };
-        assert_eq!(redirect.settings.mode, Mode::Sidecar { proxy_uid: 10988 });
+        for (to, expected) in [("--to 127.0.0.1:8988", ([127, 0, 0, 1], 8988).into()), ("", IN_POD)] {
+            let Command::Check(check) = redirect(&format!("redirect check --mode sidecar --proxy-uid 10988 {to}"))
+            else {
+                panic!("no check")
+            };
+            assert_eq!(check.settings.mode, Mode::Sidecar { proxy_uid: 10988 });
+            assert_eq!(check.settings.to, Destination::new(&[expected]).expect("one"));
+        }
         for (line, named) in [
             ("--mode sidecar", "--proxy-uid"),
             ("--mode sidecar --proxy-uid 1 --to 10.0.0.1:988", "--to"),
             ("--proxy-uid 1", "--proxy-uid"),
             ("--to 0.0.0.0:988", "--to"),
             ("--to [::1]:988", "--to"),
+            ("--to 127.0.0.1:988", "--to"),
+            ("--to 10.0.0.1:988 --to 10.0.0.2:988", "one address of each IP version"),
             ("--uplink a;b", "--uplink"),
             ("--redirect-allow 80", "--redirect-allow"),
             ("--tool pf", "--tool"),

@@ -25,13 +25,14 @@ use proxy::upstream::Upstream;
 #[derive(Debug, Args, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) struct ServeArgs {
-    /// Address to listen on for pods. May be repeated
+    /// Address to listen on for pods. May be repeated. A link-local address, or one of `fd20:ce::/64`, need not be there yet: the
+    /// redirect adds it. IPv6 of these is left out on a node without it
     #[arg(
         long,
         value_name = "HOST:PORT",
         env = "METADATA_PROXY_ADDR",
         value_delimiter = ',',
-        default_value = config::ADDR.to_string()
+        default_values = config::ADDRS.map(|addr| addr.to_string())
     )]
     addr: Vec<Given<SocketAddr>>,
 
@@ -143,8 +144,8 @@ pub(super) struct ServeArgs {
     )]
     drain_timeout: Given<Time>,
 
-    /// Redirect metadata requests from this node's pods to the first --addr while serving, as `redirect install --keep`
-    /// does. Requires nft or iptables, root, and the capability `NET_ADMIN`
+    /// Redirect metadata requests from this node's pods to the first --addr of each IP version that is not loopback while
+    /// serving, as `redirect install --keep` does. Requires nft or iptables, root, and the capability `NET_ADMIN`
     #[arg(
         long,
         value_name = "true|false",

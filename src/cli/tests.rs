@@ -43,7 +43,7 @@ pub(crate) fn promised_flags() -> Vec<String> {
 #[test]
 fn defaults_match_k8s_metadata_proxy() {
     let config = serve("");
-    assert_eq!((config.addrs, config.metrics_addr), (vec![config::ADDR], config::METRICS_ADDR));
+    assert_eq!((config.addrs, config.metrics_addr), (config::ADDRS.to_vec(), config::METRICS_ADDR));
     assert_eq!(config.upstream.to_string(), "169.254.169.254");
     assert_eq!(config.drain_timeout, Duration::from_secs(10));
 }

@@ -67,7 +67,7 @@ fn is_bounded(opened: usize) {
 
 fn a_flood_of_one_pod_is_dropped(tool: &str) {
     let world = World::new();
-    let _proxy = world.proxy(&["--addr=127.0.0.1:988"]);
+    let _proxy = world.proxy(&[]);
     let flags = format!("--tool {tool} {LEAST}");
     succeeds(&redirect(&world.node, &format!("install {flags}")));
     assert_eq!(dropped(&world.node, &flags), 0);
@@ -94,7 +94,7 @@ fn iptables_drops_a_flood_of_one_pod_alone() {
 /// together would drop most of the connections.
 fn pods_that_start_at_once_lose_nothing() {
     let world = World::new();
-    let _proxy = world.proxy(&["--addr=127.0.0.1:988"]);
+    let _proxy = world.proxy(&[]);
     let pod = &world.pods[0];
     let addresses: Vec<String> = (0..PODS).map(|number| format!("10.8.1.{}", 100 + number)).collect();
     for address in &addresses {
@@ -118,7 +118,7 @@ fn pods_that_start_at_once_lose_nothing() {
 
 fn a_rate_of_0_is_no_bound() {
     let world = World::new();
-    let _proxy = world.proxy(&["--addr=127.0.0.1:988"]);
+    let _proxy = world.proxy(&[]);
     for tool in ["nft", "iptables"] {
         let flags = format!("--tool {tool} --redirect-max-new-connections 0");
         succeeds(&redirect(&world.node, &format!("install --tool {tool} {LEAST}")));
@@ -143,7 +143,7 @@ fn metric(node: &Namespace, addr: &str) -> usize {
 fn what_was_dropped_is_counted_and_logged() {
     const KEEPER: &str = "127.0.0.1:1990";
     let world = World::new();
-    let proxy = world.proxy(&["--addr=127.0.0.1:988", "--redirect", "--redirect-max-new-connections=1"]);
+    let proxy = world.proxy(&["--redirect", "--redirect-max-new-connections=1"]);
     let mut keep: Vec<&str> = "redirect install --keep --keeper-metrics-addr".split(' ').collect();
     keep.extend([KEEPER, "--redirect-max-new-connections=1"]);
     let keeper = Process::start(&world.node, &keep);
@@ -161,7 +161,7 @@ fn what_was_dropped_is_counted_and_logged() {
 
 fn the_bound_comes_back(tool: &str, damages: &[&str]) {
     let world = World::new();
-    let _proxy = world.proxy(&["--addr=127.0.0.1:988"]);
+    let _proxy = world.proxy(&[]);
     let flags = format!("--tool {tool} {LEAST}");
     let line = format!("redirect install --keep {flags}");
     let keeper = Process::start(&world.node, &line.split(' ').collect::<Vec<_>>());
@@ -190,7 +190,7 @@ fn iptables_bound_comes_back() {
 
 fn a_tool_that_refuses_the_bound_installs_the_rest() {
     let world = World::new();
-    let _proxy = world.proxy(&["--addr=127.0.0.1:988"]);
+    let _proxy = world.proxy(&[]);
     let pod = &world.pods[0];
     for (tool, program, refused) in [("nft", "nft", "limit rate"), ("iptables", "iptables-restore", "hashlimit")] {
         let picky = Picky::of(program, &[refused]);
@@ -224,7 +224,7 @@ fn a_tool_that_refuses_the_bound_installs_the_rest() {
 /// The table of sources is finite, so a pod must not fill it with addresses of its choice.
 fn addresses_that_are_not_a_pod_s_own_take_no_room() {
     let world = World::new();
-    let _proxy = world.proxy(&["--addr=127.0.0.1:988"]);
+    let _proxy = world.proxy(&[]);
     let attacker = &world.pods[1];
     attacker.ip("addr add 10.8.1.2/32 dev eth0");
     world.node.sh("for file in /proc/sys/net/ipv4/conf/*/rp_filter; do echo 0 > $file; done");

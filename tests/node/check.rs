@@ -27,7 +27,8 @@ fn a_pod_learns_whether_it_is_protected() {
         "OPEN    connect to 169.254.169.254:443: ",
         "OPEN    connect to 169.254.169.254:8081: ",
         "OPEN    connect to 169.254.169.254:8083: ",
-        "OPEN    connect to [fd20:ce::254]:80: ",
+        "OPEN    GET http://[fd20:ce::254]/: ",
+        "OPEN    connect to [fd20:ce::254]:443: ",
         "fix: ",
         "Unprotected",
     ] {
@@ -38,11 +39,13 @@ fn a_pod_learns_whether_it_is_protected() {
     let without_proxy = check(pod);
     assert_eq!(without_proxy.code, Some(2), "closed, and not working: {without_proxy:?}");
 
-    let _proxy = world.proxy(&["--addr=127.0.0.1:988"]);
+    let _proxy = world.proxy(&[]);
     let after = check(pod);
     assert_eq!(after.code, Some(0), "{after:?}");
     assert!(
-        after.stdout.contains("a token for ") && after.stdout.ends_with("only through the proxy.\n"),
+        after.stdout.contains("a token for ")
+            && after.stdout.contains("ok      GET http://[fd20:ce::254]/: the proxy answers")
+            && after.stdout.ends_with("only through the proxy.\n"),
         "{}",
         after.stdout
     );

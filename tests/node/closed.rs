@@ -11,30 +11,25 @@ use crate::namespace::Namespace;
 use crate::process::{BINARY, Ended, Process};
 use crate::support::needs::{Test, tests};
 use crate::world::{
-    KUBE_ENV, NODE, SERVER, WAYS_ROUND, World, eventually, is_closed, is_open, is_protected, redirect, server, succeeds,
+    KUBE_ENV, SERVER, SERVER_V6, WAYS_ROUND, World, eventually, is_closed, is_open, is_protected, redirect, server,
+    succeeds,
 };
 
 /// The tests of this module.
 pub const TESTS: &[Test] = tests![
-    a_switch_that_cannot_be_set_closes_pods,
+    an_address_that_is_taken_closes_pods,
     a_keeper_closes_pods_until_it_can_redirect_them,
     a_tool_that_refuses_a_rule_closes_pods,
     the_other_tool_closes_pods,
-    the_mounted_switch_is_enough,
     a_proxy_without_an_address_closes_pods,
     a_sidecar_that_cannot_redirect_closes_its_pod,
     where_nothing_can_be_installed_it_says_that_pods_are_open,
     the_startup_taint_stays_while_pods_are_closed,
 ];
 
-const ON_LOOPBACK: &str = "--addr=127.0.0.1:988";
-
-/// Makes /proc/sys read-only, as in unprivileged containers. `ip netns exec` has its own mounts.
-const READ_ONLY: &str = "mount --bind /proc/sys /proc/sys; mount -o remount,ro,bind /proc/sys; exec";
-
-fn switch(node: &Namespace, value: u8) {
-    node.sh(&format!("echo {value} > /proc/sys/net/ipv4/conf/all/route_localnet"));
-}
+/// Somebody else has the proxy's address, as GKE's own server has it.
+pub const TAKE: &str = "ip address del 169.254.169.252/32 dev lo 2>/dev/null; ip address add 169.254.169.252/32 dev lo";
+const GIVE_BACK: &str = "ip address del 169.254.169.252/32 dev lo";
 
 /// Runs `redirect` with these words, in a shell, after this text.
 pub fn after(place: &Namespace, before: &str, words: &str) -> Ended {
@@ -42,7 +37,7 @@ pub fn after(place: &Namespace, before: &str, words: &str) -> Ended {
 }
 
 fn all_is_closed(pod: &Namespace) {
-    for way in WAYS_ROUND.into_iter().chain([SERVER]) {
+    for way in WAYS_ROUND.into_iter().chain([SERVER, SERVER_V6]) {
         is_closed(pod, way);
     }
 }
@@ -55,65 +50,61 @@ fn fails(ended: &Ended, said: &[&str]) {
     }
 }
 
-fn a_switch_that_cannot_be_set_closes_pods() {
+fn an_address_that_is_taken_closes_pods() {
+    const TAKEN: &str = "has the address 169.254.169.252 already";
     for tool in ["nft", "iptables"] {
         let world = World::new();
         let pod = &world.pods[0];
         let mut kept = pod.connect(server());
         assert!(kept.ask(KUBE_ENV).is_ok());
-        fails(&after(&world.node, READ_ONLY, &format!("check --tool {tool}")), &["OPEN", "route_localnet"]);
+        world.node.sh(TAKE);
+        let (install, check) = (format!("install --tool {tool}"), format!("check --tool {tool}"));
+        fails(&redirect(&world.node, &check), &["OPEN", TAKEN]);
 
-        let install = format!("install --tool {tool}");
-        fails(&after(&world.node, READ_ONLY, &install), &["route_localnet", "--to", "pods are closed"]);
+        fails(&redirect(&world.node, &install), &[TAKEN, "--to", "pods are closed"]);
         all_is_closed(pod);
         assert!(kept.ask(KUBE_ENV).is_err(), "{tool}: a connection from before lives");
         is_open(&world.node, SERVER);
-        let check = format!("check --tool {tool}");
-        fails(&after(&world.node, READ_ONLY, &check), &["pods are closed", "route_localnet"]);
+        fails(&redirect(&world.node, &check), &["pods are closed", TAKEN]);
+        world.node.sh(GIVE_BACK);
         fails(&redirect(&world.node, &check), &["pods are closed", "Run 'redirect install'"]);
 
-        succeeds(&after(&world.node, READ_ONLY, &format!("{install} --to {NODE}:988")));
-        fails(&after(&world.node, READ_ONLY, &install), &["pods are closed"]);
+        world.node.sh(TAKE);
+        let elsewhere = ["--addr=169.254.169.253:988", "--addr=[fd20:ce::253]:988"];
+        let proxy = world.proxy(&elsewhere);
+        let to = elsewhere.map(|addr| addr.replace("--addr", "--to")).join(" ");
+        succeeds(&redirect(&world.node, &format!("{install} {to}")));
+        is_protected(pod);
+        assert_eq!(proxy.terminate().code(), Some(0));
+        fails(&redirect(&world.node, &install), &["pods are closed"]);
         all_is_closed(pod);
-        switch(&world.node, 1);
-        succeeds(&after(&world.node, READ_ONLY, &install));
-        let _proxy = world.proxy(&[ON_LOOPBACK]);
+        world.node.sh(GIVE_BACK);
+        succeeds(&redirect(&world.node, &install));
+        let addresses = world.node.sh("ip address show lo");
+        assert!(
+            addresses.contains("169.254.169.252/32 metric") && !addresses.contains("169.254.169.253"),
+            "{addresses}"
+        );
+        let _proxy = world.proxy(&[]);
         is_protected(pod);
         succeeds(&redirect(&world.node, "remove"));
-        assert_eq!(World::route_localnet(&world.node), "1", "it was on before");
+        let addresses = world.node.sh("ip address show lo");
+        assert!(!addresses.contains("169.254") && !addresses.contains("fd20"), "{addresses}");
 
-        switch(&world.node, 0);
-        fails(&after(&world.node, READ_ONLY, &install), &["pods are closed"]);
+        world.node.sh(TAKE);
+        fails(&redirect(&world.node, &install), &["pods are closed"]);
         succeeds(&redirect(&world.node, "remove"));
+        assert!(world.node.sh("ip address show lo").contains("169.254.169.252"), "what is somebody else's stays");
         is_open(pod, SERVER);
     }
-}
-
-/// As in `components/route-localnet`: `/proc/sys` is read-only, and the file is mounted elsewhere. Uses its own root
-/// file system, because the machine has no folder `/host`.
-fn the_mounted_switch_is_enough() {
-    const CONTAINER: &str = "mount -t tmpfs none /mnt; cd /mnt
-        for folder in /*; do [ -d $folder ] && [ $folder != /mnt ] && mkdir .$folder && mount --rbind $folder .$folder; done
-        mkdir -p host; : >host/route_localnet
-        mount --bind /proc/sys/net/ipv4/conf/all/route_localnet host/route_localnet
-        mount --bind proc/sys proc/sys; mount -o remount,ro,bind proc/sys
-        exec chroot . setpriv --bounding-set -all,+net_admin --inh-caps -all,+net_admin";
-    let world = World::new();
-    succeeds(&after(&world.node, CONTAINER, "install"));
-    assert_eq!(World::route_localnet(&world.node), "1");
-    let _proxy = world.proxy(&[ON_LOOPBACK]);
-    is_protected(&world.pods[0]);
-    succeeds(&after(&world.node, CONTAINER, "remove"));
-    assert_eq!(World::route_localnet(&world.node), "0");
-    is_open(&world.pods[0], SERVER);
 }
 
 fn a_keeper_closes_pods_until_it_can_redirect_them() {
     let world = World::new();
     let pod = &world.pods[0];
-    let _proxy = world.proxy(&[ON_LOOPBACK]);
-    let mut keeper = world.node.command("sh");
-    let keeper = Process::spawn(keeper.args(["-c", &format!("{READ_ONLY} {BINARY} redirect install --keep")]));
+    let _proxy = world.proxy(&[]);
+    world.node.sh(TAKE);
+    let keeper = Process::start(&world.node, &["redirect", "install", "--keep"]);
     keeper.line("pods are closed");
     all_is_closed(pod);
     for _ in 0..2 {
@@ -122,21 +113,21 @@ fn a_keeper_closes_pods_until_it_can_redirect_them() {
         assert!(before.is_empty(), "the same reason is logged again: {before:?}");
         eventually("it is closed again", || redirect(&world.node, "check").stdout.contains("pods are closed"));
     }
-    switch(&world.node, 1);
+    world.node.sh(GIVE_BACK);
     let before = keeper.line("redirect installed");
     assert!(!before.iter().any(|line| line.contains("cannot be installed")), "{before:?}");
     is_protected(pod);
     assert_eq!(redirect(&world.node, "check").code, Some(0));
 
     world.node.sh("nft flush ruleset");
-    switch(&world.node, 0);
+    world.node.sh(TAKE);
     keeper.line("the redirect was missing");
     keeper.line("pods are closed");
     all_is_closed(pod);
-    switch(&world.node, 1);
+    world.node.sh(GIVE_BACK);
     keeper.line("redirect installed");
     is_protected(pod);
-    switch(&world.node, 0);
+    world.node.sh(TAKE);
     keeper.line("pods are closed");
     all_is_closed(pod);
     assert_eq!(keeper.terminate().code(), Some(0));
@@ -203,25 +194,21 @@ impl Drop for Picky {
     }
 }
 
-/// A refusal of the redirect itself, and also of the guard of loopback, while rules of other settings are in place.
+/// A refusal of the redirect itself, and also of the guard, while rules of other settings are in place.
 fn a_tool_that_refuses_a_rule_closes_pods() {
-    for refused in [&["dnat ip to"][..], &["dnat ip to", "ct state"]] {
+    for refused in [&["dnat ip to"][..], &["dnat ip to", "ct status"]] {
         let world = World::new();
         let picky = Picky::new(refused);
         succeeds(&redirect(&world.node, "install"));
         succeeds(&after(&world.node, &picky.first(), "install"));
         assert!(picky.refusals() > 0, "it was installed again");
         assert_eq!(redirect(&world.node, "check").code, Some(0), "what stands is closed");
-        succeeds(&redirect(&world.node, "install --to 127.0.0.1:1988"));
+        succeeds(&redirect(&world.node, "install --to 169.254.169.252:1988"));
         fails(&after(&world.node, &picky.first(), "install"), &["not in this kernel", "pods are closed: nft"]);
         all_is_closed(&world.pods[0]);
-        assert!(!World::state_of(&world.node).contains("1988"), "rules of other settings stand");
-        // Without the guard no packets may be routed to loopback.
-        let is_guarded = refused.len() == 1;
-        assert_eq!(World::route_localnet(&world.node), if is_guarded { "1" } else { "0" }, "{refused:?}");
+        assert!(!World::state_of(&world.node).contains(":1988"), "rules of other settings stand");
         fails(&after(&world.node, &picky.first(), "check"), &["pods are closed", "not in this kernel"]);
         succeeds(&redirect(&world.node, "remove"));
-        assert_eq!(World::route_localnet(&world.node), "0", "the earlier redirect had turned it on");
         is_open(&world.pods[0], SERVER);
     }
 }
@@ -233,17 +220,15 @@ fn the_other_tool_closes_pods() {
     all_is_closed(&world.pods[0]);
     fails(&after(&world.node, &picky.first(), "check"), &["pods are closed"]);
     succeeds(&redirect(&world.node, "install"));
-    let _proxy = world.proxy(&[ON_LOOPBACK]);
+    let _proxy = world.proxy(&[]);
     is_protected(&world.pods[0]);
     assert!(!World::state_of(&world.node).contains("GCE-METADATA-PROXY"), "rules of the other tool are left");
 }
 
 fn a_proxy_without_an_address_closes_pods() {
     let world = World::new();
-    assert_eq!(world.proxy(&[ON_LOOPBACK, "--redirect"]).terminate().code(), Some(0));
-    assert_eq!(World::route_localnet(&world.node), "1");
+    assert_eq!(world.proxy(&["--redirect"]).terminate().code(), Some(0));
     let refused = Process::run(&world.node, &["--addr=0.0.0.0:988", "--metrics-addr=127.0.0.1:0", "--redirect"]);
-    assert_eq!(World::route_localnet(&world.node), "0", "nothing guards loopback any more");
     fails(&refused, &["0.0.0.0:988", "--addr", "pods are closed"]);
     all_is_closed(&world.pods[0]);
 }
@@ -288,13 +273,14 @@ fn where_nothing_can_be_installed_it_says_that_pods_are_open() {
 fn the_startup_taint_stays_while_pods_are_closed() {
     let world = World::new();
     let flags = "--startup-taint=a.b/c --node-name=n --kubeconfig=/nonexistent --metrics-addr=127.0.0.1:1";
-    let mut keeper = world.node.command("sh");
-    let keeper = Process::spawn(keeper.args(["-c", &format!("{READ_ONLY} {BINARY} redirect install --keep {flags}")]));
+    world.node.sh(TAKE);
+    let line = format!("redirect install --keep {flags}");
+    let keeper = Process::start(&world.node, &line.split(' ').collect::<Vec<_>>());
     keeper.line("pods are closed");
     world.node.sh("nft delete table inet gce_metadata_proxy");
     let before = keeper.line("the redirect was missing");
     assert!(before.is_empty(), "{before:?}");
-    switch(&world.node, 1);
+    world.node.sh(GIVE_BACK);
     let before = keeper.line("redirect installed");
     assert!(!before.iter().any(|line| line.contains("startup taint")), "{before:?}");
     keeper.line("the startup taint stays until it is ready");

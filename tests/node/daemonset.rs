@@ -7,8 +7,8 @@ use crate::namespace::Namespace;
 use crate::process::{BINARY, Ended, Process};
 use crate::support::needs::{Test, tests};
 use crate::world::{
-    KUBE_ENV, NODE, SERVER, TOKEN, WAYS_ROUND, World, eventually, is_closed, is_open, is_protected, redirect, server,
-    succeeds,
+    KUBE_ENV, NODE, NODE_V6, SERVER, SERVER_V6, TOKEN, WAYS_ROUND, World, eventually, is_closed, is_open, is_protected,
+    is_protected_at, redirect, server, succeeds,
 };
 
 /// The tests of this module.
@@ -19,7 +19,8 @@ pub const TESTS: &[Test] = tests![
     the_node_s_own_address_is_guarded,
     a_watch_ends_when_the_server_has_vanished_without_a_word,
     rules_of_others_do_not_open_the_proxy_to_the_network,
-    loopback_stays_the_node_s_own,
+    the_proxy_s_address_leads_to_nothing_else,
+    a_rule_of_others_that_comes_first_is_put_behind,
     a_way_round_can_be_allowed,
     what_another_tool_installed_is_in_force,
     the_proxy_itself_can_install_the_redirect,
@@ -32,8 +33,6 @@ pub const TESTS: &[Test] = tests![
 /// A value that the proxy does not cache.
 const KUBE_LABELS: &str = "/computeMetadata/v1/instance/attributes/kube-labels";
 
-const ON_LOOPBACK: &str = "--addr=127.0.0.1:988";
-
 /// Rules of other programs that accept everything, like those of kube-proxy and Docker. They exist before the redirect,
 /// and stay.
 fn have_rules_of_others(node: &Namespace) {
@@ -45,6 +44,9 @@ fn have_rules_of_others(node: &Namespace) {
         "ip6tables -A FORWARD",
         "iptables -t mangle -A POSTROUTING",
         "ip6tables -t mangle -A POSTROUTING",
+        "ip6tables -A INPUT",
+        "ip6tables -t mangle -A PREROUTING",
+        "ip6tables -t nat -A PREROUTING",
     ] {
         node.sh(&format!("{rule} -j ACCEPT"));
     }
@@ -55,7 +57,7 @@ fn a_node_is_protected_from_first_to_last(tool: &str) {
     have_rules_of_others(&world.node);
     let [pod, other] = &world.pods;
     let before = World::state_of(&world.node);
-    for way in WAYS_ROUND.into_iter().chain([SERVER]) {
+    for way in WAYS_ROUND.into_iter().chain([SERVER, SERVER_V6]) {
         is_open(pod, way);
     }
     let mut kept = pod.connect(server());
@@ -68,8 +70,9 @@ fn a_node_is_protected_from_first_to_last(tool: &str) {
     let waited = waiting.join().expect("no panic");
     assert_eq!(waited, Err(ErrorKind::WouldBlock), "a connection older than the redirect gets its answer");
     is_closed(pod, SERVER);
+    is_closed(pod, SERVER_V6);
 
-    let proxy = world.proxy(&[ON_LOOPBACK]);
+    let proxy = world.proxy(&[]);
     is_protected(pod);
     is_protected(other);
     is_open(&world.node, SERVER);
@@ -79,15 +82,16 @@ fn a_node_is_protected_from_first_to_last(tool: &str) {
 
     proxy.kill();
     is_closed(pod, SERVER);
+    is_closed(pod, SERVER_V6);
     for way in WAYS_ROUND {
         is_closed(pod, way);
     }
-    let proxy = world.proxy(&[ON_LOOPBACK]);
+    let proxy = world.proxy(&[]);
     is_protected(pod);
 
     succeeds(&redirect(&world.node, "remove"));
     assert_eq!(World::state_of(&world.node), before);
-    for way in WAYS_ROUND.into_iter().chain([SERVER]) {
+    for way in WAYS_ROUND.into_iter().chain([SERVER, SERVER_V6]) {
         is_open(pod, way);
     }
     assert_eq!(proxy.terminate().code(), Some(0));
@@ -102,25 +106,28 @@ fn iptables_protects_a_node_from_first_to_last() {
 }
 
 /// Damage by other programs to the rules of each tool, one by one.
-const DAMAGE: [(&str, [&str; 5]); 2] = [
+const DAMAGE: [(&str, &[&str]); 2] = [
     (
         "nft",
-        [
+        &[
             "nft flush chain inet gce_metadata_proxy to_proxy",
             "nft delete chain inet gce_metadata_proxy no_bypass",
             "nft flush chain inet gce_metadata_proxy no_flood",
             "nft insert rule inet gce_metadata_proxy no_bypass accept",
-            "echo 0 > /proc/sys/net/ipv4/conf/all/route_localnet",
+            "ip address del 169.254.169.252/32 dev lo",
+            "ip address del fd20:ce::252/128 dev lo",
         ],
     ),
     (
         "iptables",
-        [
+        &[
             "iptables -t nat -F",
             "iptables -t mangle -F GCE-METADATA-PROXY-BOUND",
             "iptables -D FORWARD -j GCE-METADATA-PROXY-BYPASS",
             "iptables -I GCE-METADATA-PROXY-BYPASS -j RETURN",
             "ip6tables -F GCE-METADATA-PROXY-BYPASS",
+            "iptables -I FORWARD -j ACCEPT",
+            "ip6tables -t nat -I PREROUTING -j ACCEPT",
         ],
     ),
 ];
@@ -128,7 +135,7 @@ const DAMAGE: [(&str, [&str; 5]); 2] = [
 fn what_is_half_installed_is_noticed_and_repaired() {
     let world = World::new();
     let pod = &world.pods[0];
-    let _proxy = world.proxy(&[ON_LOOPBACK]);
+    let _proxy = world.proxy(&[]);
     for (tool, damages) in DAMAGE {
         let check = || redirect(&world.node, &format!("check --tool {tool}")).code;
         assert_eq!(check(), Some(1), "{tool} has nothing yet");
@@ -141,24 +148,51 @@ fn what_is_half_installed_is_noticed_and_repaired() {
             assert_eq!(check(), Some(0), "not repaired: {damage}");
             is_protected(pod);
         }
-        assert_eq!(redirect(&world.node, &format!("check --tool {tool} --to 127.0.0.1:1988")).code, Some(1));
+        assert_eq!(redirect(&world.node, &format!("check --tool {tool} --to 169.254.169.252:1988")).code, Some(1));
     }
     assert_eq!(redirect(&world.node, "check --tool nft").code, Some(1), "the tool used last has taken over");
 }
 
 fn the_node_s_own_address_is_guarded() {
     let world = World::new();
-    let to = format!("{NODE}:988");
-    let _proxy = world.proxy(&["--addr", &to]);
-    let ask = format!("http://{to}{TOKEN}");
-    assert_eq!(world.outside.curl(&ask).status, 200, "without a redirect the network reaches the proxy");
+    let (to, to_v6) = (format!("{NODE}:988"), format!("[{NODE_V6}]:988"));
+    let _proxy = world.proxy(&["--addr", &to, "--addr", &to_v6]);
+    for (to, redirected) in [(&to, SERVER), (&to_v6, SERVER_V6)] {
+        let ask = format!("http://{to}{TOKEN}");
+        assert_eq!(world.outside.curl(&ask).status, 200, "without a redirect the network reaches the proxy");
+        for tool in ["nft", "iptables"] {
+            succeeds(&redirect(&world.node, &format!("install --tool {tool} --to {to}")));
+            is_protected_at(&world.pods[0], &[redirected]);
+            assert_eq!(world.node.curl(&ask).status, 200, "the node itself");
+            assert_eq!(world.outside.curl(&ask).code, 28, "{tool} lets the network reach the proxy");
+            assert_eq!(world.pods[0].curl(&ask).code, 28, "{tool} lets a pod reach the proxy round the redirect");
+        }
+        succeeds(&redirect(&world.node, "remove"));
+    }
+}
+
+/// What listens on all addresses of the node listens on the proxy's, too.
+fn the_proxy_s_address_leads_to_nothing_else() {
+    let world = World::new();
+    let _proxy = world.proxy(&["--metrics-addr=[::]:989"]);
+    let ways =
+        ["169.254.169.252", "[fd20:ce::252]"].map(|addr| [988, 989].map(|port| format!("http://{addr}:{port}/")));
+    let ways: Vec<String> = ways.concat();
+    world.node.sh("ip address add 169.254.169.252/32 dev lo; ip address add fd20:ce::252/128 dev lo");
+    for way in &ways {
+        assert_ne!(world.pods[0].curl(way).status, 0, "{way}: an attack that works, were there no guard");
+    }
+    world.node.sh("ip address del 169.254.169.252/32 dev lo; ip address del fd20:ce::252/128 dev lo");
+    world.outside.sh(&format!("ip route add 169.254.169.252 via {NODE}; ip route add fd20:ce::252 via {NODE_V6}"));
     for tool in ["nft", "iptables"] {
-        succeeds(&redirect(&world.node, &format!("install --tool {tool} --to {to}")));
-        assert_eq!(World::route_localnet(&world.node), "0", "there is no need of it");
+        succeeds(&redirect(&world.node, &format!("install --tool {tool}")));
+        for (place, way) in
+            [&world.pods[0], &world.outside].into_iter().flat_map(|place| ways.iter().map(move |way| (place, way)))
+        {
+            assert_eq!(place.curl(way).code, 28, "{tool}: {way} leads somewhere from {}", place.name());
+        }
+        assert_ne!(world.node.curl(&ways[0]).status, 0, "the node itself");
         is_protected(&world.pods[0]);
-        assert_eq!(world.node.curl(&ask).status, 200, "the node itself");
-        assert_eq!(world.outside.curl(&ask).code, 28, "{tool} lets the network reach the proxy");
-        assert_eq!(world.pods[0].curl(&ask).code, 28, "{tool} lets a pod reach the proxy round the redirect");
     }
 }
 
@@ -166,7 +200,7 @@ fn the_node_s_own_address_is_guarded() {
 /// probes to notice this.
 fn a_watch_ends_when_the_server_has_vanished_without_a_word() {
     let world = World::new();
-    let _proxy = world.proxy(&[ON_LOOPBACK]);
+    let _proxy = world.proxy(&[]);
     let watch = format!("http://127.0.0.1:988{KUBE_LABELS}?wait_for_change=true");
     let watching = world.node.spawn({
         let (node, watch) = (world.node.command("curl"), watch.clone());
@@ -203,16 +237,17 @@ fn lead(node: &Namespace, port: u16, to: &str) {
 
 fn rules_of_others_do_not_open_the_proxy_to_the_network() {
     let world = World::new();
-    for to in [format!("{NODE}:988"), "127.0.0.1:988".to_owned()] {
-        let proxy = world.proxy(&["--addr", &to]);
-        world.node.sh("echo 1 > /proc/sys/net/ipv4/conf/all/route_localnet");
+    // Somebody else's, so that it is there before the redirect.
+    world.node.ip("addr add 169.254.169.252/32 dev lo");
+    for to in [format!("{NODE}:988"), "169.254.169.252:988".to_owned()] {
+        let proxy = world.proxy(&["--addr", &to, "--metrics-addr=0.0.0.0:989"]);
         lead(&world.node, 8080, &to);
-        lead(&world.node, 8081, "127.0.0.1:989");
+        lead(&world.node, 8081, &format!("{NODE}:989"));
         let ask = format!("http://{NODE}:8080{TOKEN}");
         assert_eq!(world.outside.curl(&ask).status, 200, "without a redirect the network reaches the proxy");
         for tool in ["nft", "iptables"] {
             succeeds(&redirect(&world.node, &format!("install --tool {tool} --to {to}")));
-            is_protected(&world.pods[0]);
+            is_protected_at(&world.pods[0], &[SERVER]);
             assert_eq!(world.outside.curl(&ask).code, 28, "{tool} lets the network reach the proxy at {to}");
             let others = world.outside.curl(&format!("http://{NODE}:8081/healthz"));
             assert_eq!(others.status, 200, "{tool} closes what others opened: {others:?}");
@@ -221,25 +256,7 @@ fn rules_of_others_do_not_open_the_proxy_to_the_network() {
         world.node.sh("iptables -t nat -F PREROUTING");
         assert_eq!(proxy.terminate().code(), Some(0));
     }
-}
-
-/// With `route_localnet` on, a neighbour that routes 127.0.0.0/8 to the node could reach listeners on the node's loopback
-/// (CVE-2020-8558), including the admin port.
-fn loopback_stays_the_node_s_own() {
-    let world = World::new();
-    let _proxy = world.proxy(&[ON_LOOPBACK]);
-    let attacker = &world.pods[1];
-    attacker.sh("echo 1 > /proc/sys/net/ipv4/conf/all/route_localnet; ip addr flush dev lo; \
-         ip route add 127.0.0.0/8 via 10.8.2.1 src 10.8.2.2");
-    let attack = || attacker.curl("http://127.0.0.1:989/healthz").status;
-    world.node.sh("echo 1 > /proc/sys/net/ipv4/conf/all/route_localnet");
-    assert_eq!(attack(), 200, "an attack that works, were there no guard");
-    world.node.sh("echo 0 > /proc/sys/net/ipv4/conf/all/route_localnet");
-    for tool in ["nft", "iptables"] {
-        succeeds(&redirect(&world.node, &format!("install --tool {tool}")));
-        assert_eq!(World::route_localnet(&world.node), "1");
-        assert_eq!(attack(), 0, "{tool}");
-    }
+    assert!(world.node.sh("ip address show lo").contains("169.254.169.252"), "what is somebody else's stays");
 }
 
 fn a_way_round_can_be_allowed() {
@@ -251,12 +268,13 @@ fn a_way_round_can_be_allowed() {
         is_closed(pod, WAYS_ROUND[1]);
         is_closed(pod, WAYS_ROUND[2]);
         is_open(pod, WAYS_ROUND[3]);
+        is_open(pod, SERVER_V6);
     }
 }
 
 fn what_another_tool_installed_is_in_force() {
     let world = World::new();
-    let _proxy = world.proxy(&[ON_LOOPBACK]);
+    let _proxy = world.proxy(&[]);
     for (tool, other) in [("nft", "iptables"), ("iptables", "nft")] {
         succeeds(&redirect(&world.node, &format!("install --tool {tool}")));
         let with = |settings: &str| redirect(&world.node, &format!("check --tool {other} {settings}"));
@@ -274,14 +292,17 @@ fn what_another_tool_installed_is_in_force() {
 
 fn the_proxy_itself_can_install_the_redirect() {
     let world = World::new();
-    let proxy = world.proxy(&[ON_LOOPBACK, "--redirect"]);
+    let proxy = world.proxy(&["--redirect"]);
     is_protected(&world.pods[0]);
     assert_eq!(proxy.terminate().code(), Some(0));
     is_closed(&world.pods[0], SERVER);
-    let refused = Process::run(&world.node, &["--addr=0.0.0.0:988", "--metrics-addr=127.0.0.1:0", "--redirect"]);
-    assert_eq!(refused.code, Some(1), "{refused:?}");
-    assert!(refused.stderr.contains("0.0.0.0:988") && refused.stderr.contains("--addr"), "{refused:?}");
-    assert!(refused.stderr.contains("pods are closed"), "{refused:?}");
+    for nowhere in ["--addr=0.0.0.0:988", "--addr=127.0.0.1:988"] {
+        let refused = Process::run(&world.node, &[nowhere, "--metrics-addr=127.0.0.1:0", "--redirect"]);
+        assert_eq!(refused.code, Some(1), "{refused:?}");
+        for said in [nowhere.trim_start_matches("--addr="), "--addr", "pods are closed"] {
+            assert!(refused.stderr.contains(said), "{said} is missing from {refused:?}");
+        }
+    }
 }
 
 fn what_is_flushed_comes_back() {
@@ -295,6 +316,24 @@ fn what_is_flushed_comes_back() {
     assert_eq!(redirect(&world.node, "check").code, Some(0));
     assert_eq!(keeper.terminate().code(), Some(0));
     assert_eq!(redirect(&world.node, "check").code, Some(0), "it stays");
+}
+
+/// As Calico's chain accepts what is between pods and other machines, if it comes first.
+fn a_rule_of_others_that_comes_first_is_put_behind() {
+    let world = World::new();
+    let keeper = Process::start(&world.node, &["redirect", "install", "--keep", "--tool", "iptables"]);
+    keeper.line("redirect installed");
+    world.node.sh("for tool in iptables ip6tables; do $tool -I FORWARD -j ACCEPT; done");
+    for way in WAYS_ROUND {
+        is_open(&world.pods[0], way);
+    }
+    let check = redirect(&world.node, "check --tool iptables");
+    assert!(check.code == Some(1) && check.stdout.contains("rules of others come before"), "{check:?}");
+    keeper.line("has been restored");
+    for way in WAYS_ROUND {
+        is_closed(&world.pods[0], way);
+    }
+    succeeds(&redirect(&world.node, "check --tool iptables"));
 }
 
 fn without_privileges_it_says_what_is_missing() {
@@ -318,7 +357,7 @@ const NET_ADMIN_ALONE: &str = "setpriv --bounding-set -all,+net_admin --inh-caps
 
 fn the_capability_net_admin_is_enough() {
     let world = World::new();
-    let _proxy = world.proxy(&[ON_LOOPBACK]);
+    let _proxy = world.proxy(&[]);
     for command in ["install --tool nft", "check --tool nft", "install --tool iptables", "remove", "install"] {
         world.node.sh(&format!("{NET_ADMIN_ALONE} {BINARY} redirect {command}"));
     }
@@ -327,7 +366,7 @@ fn the_capability_net_admin_is_enough() {
 
 fn what_comes_by_an_uplink_is_not_redirected() {
     let world = World::new();
-    let _proxy = world.proxy(&[ON_LOOPBACK]);
+    let _proxy = world.proxy(&[]);
     for tool in ["nft", "iptables"] {
         succeeds(&redirect(&world.node, &format!("install --tool {tool} --uplink eth0 --uplink pod2")));
         is_protected(&world.pods[0]);

@@ -37,7 +37,7 @@ fn a_network_that_bypasses_netfilter_is_seen_from_a_pod() {
     let world = World::new();
     let pod = &world.pods[0];
     succeeds(&redirect(&world.node, "install"));
-    let _proxy = world.proxy(&["--addr=127.0.0.1:988"]);
+    let _proxy = world.proxy(&[]);
     is_protected(pod);
     let canaries = world.pods.each_ref().map(|pod| canary(pod, "1s"));
     for canary in &canaries {

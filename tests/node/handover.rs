@@ -71,7 +71,7 @@ fn pods_do_not_notice_a_rolling_update() {
     // Otherwise a connection that is being opened while its listener closes is reset, whoever else listens there.
     world.node.sh("echo 1 > /proc/sys/net/ipv4/tcp_migrate_req");
     // Each process has its own port for operators: port 0 picks a free one.
-    let start = || world.proxy(&["--addr=127.0.0.1:988", "--metrics-addr=127.0.0.1:0", "--reuse-port", "--redirect"]);
+    let start = || world.proxy(&["--metrics-addr=127.0.0.1:0", "--reuse-port", "--redirect"]);
     let mut running = start();
     let load = Load::begin(&world.pods);
     for _ in 0..3 {

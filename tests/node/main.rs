@@ -13,7 +13,9 @@ mod check;
 mod closed;
 mod daemonset;
 mod dataplane;
+mod first_edition;
 mod handover;
+mod ipv6;
 #[allow(unused_imports, reason = "each test binary uses a part of it")]
 #[path = "../kube/mod.rs"]
 mod kube;
@@ -48,7 +50,9 @@ fn main() -> ExitCode {
         ("closed", closed::TESTS),
         ("daemonset", daemonset::TESTS),
         ("dataplane", dataplane::TESTS),
+        ("first_edition", first_edition::TESTS),
         ("handover", handover::TESTS),
+        ("ipv6", ipv6::TESTS),
         ("policy", policy::TESTS),
         ("reboot", reboot::TESTS),
         ("sidecar", sidecar::TESTS),

@@ -37,14 +37,19 @@ impl Namespace {
         run("ip", &["netns", "add", name]);
         // The content of /etc/hosts in `ip netns exec`: the name that Google's resolver knows.
         fs::create_dir_all(namespace.etc()).expect("root may write to /etc");
-        let hosts = "127.0.0.1 localhost\n169.254.169.254 metadata.google.internal metadata\n";
-        fs::write(namespace.etc().join("hosts"), hosts).expect("root may write to /etc");
+        namespace.name_the_server("169.254.169.254");
         namespace.ip("link set lo up");
         namespace
     }
 
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// Gives the metadata server's name this address alone.
+    pub fn name_the_server(&self, addr: &str) {
+        let hosts = format!("127.0.0.1 localhost\n{addr} metadata.google.internal metadata\n");
+        fs::write(self.etc().join("hosts"), hosts).expect("root may write to /etc");
     }
 
     /// Runs `ip` in this namespace.

@@ -9,7 +9,8 @@ use crate::namespace::Namespace;
 use crate::process::{BINARY, Process};
 use crate::support::needs::{Test, tests};
 use crate::world::{
-    AS_A_PROXY, KUBE_ENV, SERVER, WAYS_ROUND, World, is_closed, is_open, is_protected, redirect, server, succeeds,
+    AS_A_PROXY, KUBE_ENV, SERVER, SERVER_V6, WAYS_ROUND, World, is_closed, is_open, is_protected, is_protected_at,
+    redirect, server, succeeds,
 };
 
 /// The tests of this module.
@@ -17,6 +18,8 @@ pub const TESTS: &[Test] = tests![
     nft_protects_a_pod_from_first_to_last,
     iptables_protects_a_pod_from_first_to_last,
     a_sidecar_on_a_protected_node_asks_the_node_s_proxy,
+    a_capability_that_leads_past_the_proxy_is_named,
+    a_pod_may_be_served_by_ipv6_too,
 ];
 
 /// The runAsUser of the proxy's container, and of no other.
@@ -30,6 +33,20 @@ fn as_user(uid: u32, pod: &Namespace, program: &str) -> Command {
     let (mut command, uid) = (pod.command("setpriv"), uid.to_string());
     command.args(["--reuid", &uid, "--regid", &uid, "--clear-groups", program]);
     command
+}
+
+/// The same without capabilities, as the manifests have it.
+fn as_application(uid: u32, pod: &Namespace) -> Command {
+    let mut command = as_user(uid, pod, "setpriv");
+    // Its own user cannot take them out of the bounding set any more.
+    command.args(["--no-new-privs", BINARY]);
+    command
+}
+
+/// The proxy listens on 127.0.0.1 alone, and IPv6 is closed.
+fn is_protected_by_v4(pod: &Namespace) {
+    is_protected_at(pod, &[SERVER, "http://metadata.google.internal"]);
+    is_closed(pod, SERVER_V6);
 }
 
 fn proxy(pod: &Namespace) -> Process {
@@ -47,7 +64,7 @@ fn a_pod_is_protected_from_first_to_last(tool: &str) {
         pod.sh(&format!("{rule} -j ACCEPT"));
     }
     let before = World::state_of(pod);
-    for way in WAYS_ROUND.into_iter().chain([SERVER]) {
+    for way in WAYS_ROUND.into_iter().chain([SERVER, SERVER_V6]) {
         is_open(pod, way);
     }
     let mut kept = pod.connect(server());
@@ -60,9 +77,9 @@ fn a_pod_is_protected_from_first_to_last(tool: &str) {
     is_closed(pod, SERVER);
 
     let running = proxy(pod);
-    is_protected(pod);
+    is_protected_by_v4(pod);
     for application in APPLICATIONS {
-        let check = as_user(application, pod, BINARY).arg("check").output().expect("it can be run");
+        let check = as_application(application, pod).arg("check").output().expect("it can be run");
         assert_eq!(check.status.code(), Some(0), "as {application}: {check:?}");
     }
     is_open(other, SERVER);
@@ -70,7 +87,7 @@ fn a_pod_is_protected_from_first_to_last(tool: &str) {
     running.kill();
     is_closed(pod, SERVER);
     let running = proxy(pod);
-    is_protected(pod);
+    is_protected_by_v4(pod);
 
     succeeds(&redirect(pod, "remove"));
     assert_eq!(World::state_of(pod), before);
@@ -90,8 +107,42 @@ fn a_sidecar_on_a_protected_node_asks_the_node_s_proxy() {
     let world = World::new();
     let pod = &world.pods[0];
     succeeds(&redirect(&world.node, "install"));
-    let _of_the_node = world.proxy(&["--addr=127.0.0.1:988"]);
+    let _of_the_node = world.proxy(&[]);
     succeeds(&redirect(pod, &format!("install --mode sidecar --proxy-uid {PROXY} --to 127.0.0.1:8988")));
     let _of_the_pod = proxy(pod);
-    is_protected(pod);
+    is_protected_by_v4(pod);
+}
+
+/// What containerd gives to each container, with one more that is harmless here.
+fn a_capability_that_leads_past_the_proxy_is_named() {
+    let world = World::new();
+    let pod = &world.pods[0];
+    succeeds(&redirect(pod, &format!("install --mode sidecar --proxy-uid {PROXY} --to 127.0.0.1:8988")));
+    let check = |capabilities: &str| {
+        let drop = ["--bounding-set", capabilities, "--inh-caps", capabilities, BINARY, "check"];
+        let check = pod.command("setpriv").args(drop).output().expect("it can be run");
+        (check.status.code(), String::from_utf8(check.stdout).expect("text"))
+    };
+    assert!(!check("-all,+net_raw").1.contains("capabilities"), "no proxy is in this pod");
+    let _proxy = proxy(pod);
+    let (code, said) = check("-all,+net_raw,+chown");
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("OPEN ") && said.contains("NET_RAW") && !said.contains("SETUID"), "{said}");
+    let (code, said) = check("-all,+chown");
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains("none leads past the proxy"), "{said}");
+}
+
+fn a_pod_may_be_served_by_ipv6_too() {
+    let world = World::new();
+    let pod = &world.pods[0];
+    let mut command = as_user(PROXY, pod, BINARY);
+    command.args(AS_A_PROXY).args(["--addr=127.0.0.1:8988", "--addr=[::1]:8988", "--metrics-addr=127.0.0.1:8989"]);
+    let proxy = Process::spawn(&mut command);
+    proxy.line("cache warmed up");
+    for tool in ["nft", "iptables"] {
+        let to = "--to 127.0.0.1:8988 --to [::1]:8988";
+        succeeds(&redirect(pod, &format!("install --mode sidecar --proxy-uid {PROXY} --tool {tool} {to}")));
+        is_protected(pod);
+    }
 }

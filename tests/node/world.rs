@@ -15,23 +15,33 @@ pub const KUBE_ENV: &str = "/computeMetadata/v1/instance/attributes/kube-env";
 /// The address for pods' requests.
 pub const SERVER: &str = "http://169.254.169.254";
 
+/// The same for pods with IPv6.
+pub const SERVER_V6: &str = "http://[fd20:ce::254]";
+
 /// Routes that bypass the proxy.
 pub const WAYS_ROUND: [&str; 4] = [
     "http://169.254.169.254:443",
     "http://169.254.169.254:8081",
     "http://169.254.169.254:8083",
-    "http://[fd20:ce::254]",
+    "http://[fd20:ce::254]:443",
 ];
 
 /// Addresses that the mock listens on.
-const MOCKS: [&str; 5] =
-    ["169.254.169.254:80", "169.254.169.254:443", "169.254.169.254:8081", "169.254.169.254:8083", "[fd20:ce::254]:80"];
+const MOCKS: [&str; 6] = [
+    "169.254.169.254:80",
+    "169.254.169.254:443",
+    "169.254.169.254:8081",
+    "169.254.169.254:8083",
+    "[fd20:ce::254]:80",
+    "[fd20:ce::254]:443",
+];
 
 /// The proxy's arguments.
 pub const AS_A_PROXY: [&str; 2] = ["--upstream=http://169.254.169.254", "--log=info"];
 
 /// The node's own address.
 pub const NODE: &str = "10.128.0.2";
+pub const NODE_V6: &str = "fd00:a::2";
 
 /// Number of worlds in this process so far.
 static WORLDS: AtomicU32 = AtomicU32::new(0);
@@ -52,11 +62,11 @@ impl World {
         let (outside, node, pods) = (namespace("outside"), namespace("node"), [namespace("pod1"), namespace("pod2")]);
 
         join(&node, "eth0", &outside, "eth0");
-        address(&node, "eth0", &format!("{NODE}/24"), "fd00:a::2/64");
+        address(&node, "eth0", &format!("{NODE}/24"), &format!("{NODE_V6}/64"));
         address(&outside, "eth0", "10.128.0.1/24", "fd00:a::1/64");
         address(&outside, "lo", "169.254.169.254/32", "fd20:ce::254/128");
         gateway(&node, "10.128.0.1", "fd00:a::1");
-        gateway(&outside, NODE, "fd00:a::2");
+        gateway(&outside, NODE, NODE_V6);
         for (number, pod) in (1..).zip(&pods) {
             let interface = format!("pod{number}");
             join(&node, &interface, pod, "eth0");
@@ -86,12 +96,7 @@ impl World {
         // Without the sources of connections, which come and go.
         namespace.sh("nft -s -t list ruleset
             for save in iptables-save ip6tables-save; do $save | sed '/^#/d; s/ .[0-9]*:[0-9]*.$//'; done
-            cat /proc/sys/net/ipv4/conf/all/route_localnet")
-    }
-
-    /// Whether the kernel routes loopback addresses in this namespace, as the text of its switch.
-    pub fn route_localnet(namespace: &Namespace) -> String {
-        namespace.sh("cat /proc/sys/net/ipv4/conf/all/route_localnet").trim().to_owned()
+            cat /proc/sys/net/ipv4/conf/all/route_localnet; ip address show lo")
     }
 }
 
@@ -129,9 +134,14 @@ pub fn is_closed(place: &Namespace, way: &str) {
     assert_eq!((answer.code, answer.status), (7, 0), "{way} is not refused: {answer:?}");
 }
 
-/// Asserts that this namespace is served by the proxy only.
+/// Asserts that this namespace is served by the proxy only, over both IP versions.
 pub fn is_protected(place: &Namespace) {
-    for host in [SERVER, "http://metadata.google.internal"] {
+    is_protected_at(place, &[SERVER, SERVER_V6, "http://metadata.google.internal"]);
+}
+
+/// A place that is served by the proxy at these addresses, and by nobody else.
+pub fn is_protected_at(place: &Namespace, hosts: &[&str]) {
+    for host in hosts {
         let token = place.curl(&format!("{host}{TOKEN}"));
         assert!(token.status == 200 && token.text.contains("access_token"), "no token from {host}: {token:?}");
         let secret = place.curl(&format!("{host}{KUBE_ENV}"));

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::plan::Plan;
-use super::{Error, State, Tool, privileges, route_localnet};
+use super::{Error, State, Tool, first_edition, privileges};
 
 /// Why the redirect is not installed, and what that means for pods.
 #[derive(Debug, thiserror::Error)]
@@ -56,13 +56,11 @@ async fn install_first(plans: &[Plan], preferred: Option<Tool>) -> Result<Tool, 
             if stands(tool, plan).await {
                 return Ok(tool);
             }
-            // A mark that is lost leaves the sysctl on at 'remove'. That matters less than that pods are closed.
-            let mut opened_loopback = tool.opened_loopback().await.unwrap_or(false);
-            if opened_loopback && !plan.guards_loopback() {
+            if !plan.guards_loopback() && first_edition::needs_guard(&[tool]).await {
                 // The rules that go were its guard.
-                opened_loopback = route_localnet::set(false).is_err();
+                first_edition::stop_routing_loopback();
             }
-            match tool.install(plan, opened_loopback).await {
+            match tool.install(plan).await {
                 Ok(()) => return Ok(tool),
                 Err(error) => failure = error,
             }

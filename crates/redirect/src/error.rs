@@ -3,6 +3,7 @@
 //! Each message says what to change.
 
 use std::io;
+use std::net::IpAddr;
 
 /// Why the rules could not be read or changed.
 #[derive(Debug, thiserror::Error)]
@@ -34,15 +35,26 @@ pub enum Error {
     },
     /// Pods cannot be redirected to the proxy's address.
     #[error(
-        "--redirect requires an IPv4 address of the node as the first --addr, such as 127.0.0.1:988, not {0}: requests are \
-         redirected to this one address, and all others are blocked from it"
+        "--redirect requires an --addr that pods can be redirected to, such as the default 169.254.169.252:988; an address of \
+         loopback or of all interfaces is none, and there are only these: {0}"
     )]
     Address(String),
-    /// The kernel's loopback routing cannot be enabled.
+    /// Somebody else has the address.
     #[error(
-        "cannot set net.ipv4.conf.all.route_localnet ({0}), which is required to redirect pods to a loopback address; set it \
-         to 1 on the node, or mount its file writable (deploy/components/route-localnet, or Helm's redirect.routeLocalnet), or let \
-         the proxy listen on the node's own address and pass that as --to"
+        "this node has the address {0} already, and not from this redirect: Google's own server may listen there. Choose others \
+         for --to and for the proxy's --addr (Helm: redirect.addresses), such as 169.254.169.253:988; or, if it is this proxy's, \
+         say so with an explicit --to"
     )]
-    RouteLocalnet(io::Error),
+    Taken(IpAddr),
+    /// An address cannot be added or read.
+    #[error("the address {addr} cannot be added to the interface lo: {error}")]
+    NoAddress {
+        /// The address.
+        addr: IpAddr,
+        /// The operating system's error.
+        error: io::Error,
+    },
+    /// The addresses cannot be taken away.
+    #[error("the proxy's addresses cannot be taken away from the interface lo: {0}")]
+    Addresses(io::Error),
 }

@@ -6,15 +6,15 @@
 
 use std::fmt::Write;
 
-use super::plan::{METADATA_V4, Plan, SOURCE_SECONDS, SOURCES};
-use super::rule::{Hook, Name, Rule, Then, When};
+use super::plan::{Plan, SOURCE_SECONDS, SOURCES};
+use super::rule::{Chain, Hook, Name, Rule, Then, When};
 use super::{Error, State, process};
 
 /// Prefix of our chains' names. iptables allows 28 characters for a name.
 const PREFIX: &str = "GCE-METADATA-PROXY-";
 
-/// An empty chain, which marks that this redirect enabled the kernel's loopback routing.
-const OPENED_LOOPBACK: &str = "GCE-METADATA-PROXY-LOOPBACK";
+/// An empty chain, which marks that the first edition enabled the kernel's loopback routing.
+pub(super) const OPENED_LOOPBACK: &str = "GCE-METADATA-PROXY-LOOPBACK";
 
 const TABLES: [&str; 3] = ["mangle", "filter", "nat"];
 
@@ -40,14 +40,6 @@ impl Family {
         }
     }
 
-    fn tables(self) -> &'static [&'static str] {
-        match self {
-            Self::V4 => &TABLES,
-            // Nothing is redirected in IPv6, only blocked.
-            Self::V6 => &["mangle", "filter"],
-        }
-    }
-
     /// IPv6 is left out on machines without it, which have no bypass by IPv6.
     fn all() -> impl Iterator<Item = Self> {
         let has_v6 = std::path::Path::new("/proc/net/if_inet6").exists();
@@ -64,22 +56,22 @@ pub(super) async fn is_usable() -> bool {
     process::exists("iptables-restore") && process::run("iptables-save", &["-t", "nat"], "").await.is_ok()
 }
 
-pub(super) async fn install(plan: &Plan, opened_loopback: bool) -> Result<(), Error> {
-    change(&[], Some(plan), opened_loopback).await
+pub(super) async fn install(plan: &Plan) -> Result<(), Error> {
+    change(&[], Some(plan)).await
 }
 
 /// Has the tools check the rules.
 pub(super) async fn try_out(plan: &Plan) -> Result<(), Error> {
-    change(&["--test"], Some(plan), false).await
+    change(&["--test"], Some(plan)).await
 }
 
 pub(super) async fn remove() -> Result<(), Error> {
-    change(&[], None, false).await
+    change(&[], None).await
 }
 
-async fn change(flags: &[&str], plan: Option<&Plan>, opened_loopback: bool) -> Result<(), Error> {
+async fn change(flags: &[&str], plan: Option<&Plan>) -> Result<(), Error> {
     for family in Family::all() {
-        let text = ruleset(family, plan, opened_loopback, &saved(family).await?);
+        let text = ruleset(family, plan, &saved(family).await?);
         restore(family, flags, &text).await?;
     }
     Ok(())
@@ -88,15 +80,15 @@ async fn change(flags: &[&str], plan: Option<&Plan>, opened_loopback: bool) -> R
 /// Compares the installed rules with a plan.
 pub(super) async fn state(plan: &Plan) -> Result<State, Error> {
     let mut listing = String::new();
-    let (mut marks, mut jumps) = (Vec::new(), 0);
+    let (mut marks, mut jumps, mut preceded) = (Vec::new(), 0, None);
     for family in Family::all() {
-        listing.extend(saved(family).await?.into_iter().map(|table| table.text));
-        for chain in &plan.chains {
-            let rules: Vec<&Rule> = chain.rules.iter().filter(|rule| family.has(rule)).collect();
-            if has_chain(family, chain.name) {
-                marks.extend(rules.into_iter().map(|rule| plan.mark(rule)));
-                jumps += 1;
-            }
+        for table in saved(family).await? {
+            preceded = preceded.or_else(|| is_preceded(&table.text));
+            listing.push_str(&table.text);
+        }
+        for chain in plan.chains.iter().filter(|chain| has_chain(family, chain)) {
+            marks.extend(chain.rules.iter().filter(|rule| family.has(rule)).map(|rule| plan.mark(rule)));
+            jumps += 1;
         }
     }
     let ours = listing.lines().filter(|line| line.contains(PREFIX) && *line != format!(":{OPENED_LOOPBACK} - [0:0]"));
@@ -105,19 +97,46 @@ pub(super) async fn state(plan: &Plan) -> Result<State, Error> {
     }
     let rules = listing.lines().filter(|line| line.starts_with(&format!("-A {PREFIX}"))).count();
     let jumping = listing.lines().filter(|line| is_jump(line)).count();
-    Ok(State::compare(&marks, &listing, rules == marks.len() && jumping == jumps))
+    let state = State::compare(&marks, &listing, rules == marks.len() && jumping == jumps);
+    Ok(match (state, preceded) {
+        (State::Installed, Some(chain)) => State::Differs(format!(
+            "rules of others come before its own in the chain {chain}, and may accept what it blocks or redirects"
+        )),
+        (state, _) => state,
+    })
 }
 
-/// Whether this redirect enabled the kernel's loopback routing.
-pub(super) async fn opened_loopback() -> Result<bool, Error> {
-    let saved = saved(Family::V4).await?;
-    Ok(saved.iter().any(|table| table.text.contains(OPENED_LOOPBACK)))
+/// The chain of the kernel in which a rule of others comes before a jump of ours.
+fn is_preceded(table: &str) -> Option<&'static str> {
+    let chains = [Hook::Prerouting, Hook::Forward, Hook::Input, Hook::Output].map(hook);
+    chains.into_iter().find(|chain| {
+        let rules = table.lines().filter(|line| line.starts_with(&format!("-A {chain} ")));
+        rules.skip_while(|line| is_jump(line)).any(is_jump)
+    })
+}
+
+/// Our rules of both families.
+pub(super) async fn listing() -> Result<Option<String>, Error> {
+    let mut listing = String::new();
+    for family in Family::all() {
+        for table in saved(family).await? {
+            listing.extend(table.text.lines().filter(|line| line.contains(PREFIX)).flat_map(|line| [line, "\n"]));
+        }
+    }
+    Ok((!listing.is_empty()).then_some(listing))
 }
 
 /// Packets that the bound on new connections dropped since it was installed. `None` if there is no bound.
 pub(super) async fn dropped() -> Result<Option<u64>, Error> {
-    let table = table_of(Name::Bound);
-    Ok(dropped_in(&process::run(Family::V4.save(), &["-c", "-t", table], "").await?))
+    let mut dropped = None;
+    for family in Family::all() {
+        // Without this table there is no bound by this IP version.
+        let listing = process::run(family.save(), &["-c", "-t", table_of(Name::Bound)], "").await.unwrap_or_default();
+        if let Some(packets) = dropped_in(&listing) {
+            dropped = Some(dropped.unwrap_or(0) + packets);
+        }
+    }
+    Ok(dropped)
 }
 
 /// A rule begins with the packets and bytes that matched: `[12:720] -A CHAIN`.
@@ -136,8 +155,11 @@ pub(super) struct Saved {
 
 async fn saved(family: Family) -> Result<Vec<Saved>, Error> {
     let mut saved = Vec::new();
-    for table in family.tables() {
-        saved.push(Saved { table, text: process::run(family.save(), &["-t", table], "").await? });
+    for table in TABLES {
+        let text = process::run(family.save(), &["-t", table], "").await;
+        // Only what is redirected by IPv6 needs the others.
+        let text = if family == Family::V6 && table != "filter" { text.unwrap_or_default() } else { text? };
+        saved.push(Saved { table, text });
     }
     Ok(saved)
 }
@@ -152,14 +174,14 @@ async fn restore(family: Family, flags: &[&str], text: &str) -> Result<(), Error
 }
 
 /// The transactions that replace our rules with a plan, or remove them.
-pub(super) fn ruleset(family: Family, plan: Option<&Plan>, opened_loopback: bool, saved: &[Saved]) -> String {
+pub(super) fn ruleset(family: Family, plan: Option<&Plan>, saved: &[Saved]) -> String {
     let mut text = String::new();
     for Saved { table, text: saved } in saved {
         let chains = plan.map_or(&[][..], |plan| &plan.chains).iter();
         let chains: Vec<_> =
-            chains.filter(|chain| table_of(chain.name) == *table && has_chain(family, chain.name)).collect();
+            chains.filter(|chain| table_of(chain.name) == *table && has_chain(family, chain)).collect();
         let mut wanted: Vec<String> = chains.iter().map(|chain| name(chain.name)).collect();
-        if opened_loopback && family == Family::V4 && *table == "filter" {
+        if plan.is_some_and(Plan::guards_loopback) && family == Family::V4 && *table == "filter" {
             wanted.push(OPENED_LOOPBACK.to_owned());
         }
         let left: Vec<&str> =
@@ -191,17 +213,17 @@ pub(super) fn ruleset(family: Family, plan: Option<&Plan>, opened_loopback: bool
 }
 
 /// All transactions of both families for a system without our rules.
-pub(super) fn text(plan: &Plan, opened_loopback: bool) -> String {
+pub(super) fn text(plan: &Plan) -> String {
     let sections = Family::all().map(|family| {
-        let empty: Vec<Saved> = family.tables().iter().map(|table| Saved { table, text: String::new() }).collect();
-        format!("# {} --noflush\n{}", family.restore(), ruleset(family, Some(plan), opened_loopback, &empty))
+        let empty = TABLES.map(|table| Saved { table, text: String::new() });
+        format!("# {} --noflush\n{}", family.restore(), ruleset(family, Some(plan), &empty))
     });
     sections.collect()
 }
 
-/// Whether a family has the chain. In IPv6 there are only those that block.
-fn has_chain(family: Family, name: Name) -> bool {
-    family == Family::V4 || matches!(name, Name::Bypass | Name::Leaving)
+/// Whether a family has the chain. In IPv6 there are those with rules of its own, and always the bypass chain.
+fn has_chain(family: Family, chain: &Chain) -> bool {
+    family == Family::V4 || chain.name == Name::Bypass || chain.rules.iter().any(Rule::is_v6)
 }
 
 /// The name of the chain that a line declares, if it is ours.
@@ -266,7 +288,7 @@ fn condition(when: &When) -> String {
         When::Port(port) => format!("-p tcp -m tcp --dport {port}"),
         When::PortsBut(ports) => format!("-p tcp -m multiport ! --dports {}", list(ports)),
         When::SourcePortsBut(ports) => format!("-p tcp -m multiport ! --sports {}", list(ports)),
-        When::Redirected => format!("-m conntrack --ctstate DNAT --ctorigdst {METADATA_V4}"),
+        When::Redirected(hosts) => format!("-m conntrack --ctstate DNAT --ctorigdst {hosts}"),
         When::Rewritten => "-m conntrack --ctstate DNAT".to_owned(),
         When::Diverted(hosts) => format!(
             "! -o lo -p tcp -m conntrack --ctdir ORIGINAL --ctstate DNAT --ctorigdst {hosts} --ctorigdstport 80"
@@ -311,7 +333,7 @@ mod tests {
     #[test]
     fn a_nodes_filters_precede_the_redirect() {
         assert_eq!(
-            bare(&ruleset(Family::V4, Some(&node()), true, &saved("", ""))),
+            bare(&ruleset(Family::V4, Some(&node().guarding_loopback()), &saved("", ""))),
             "\
 *mangle
 :GCE-METADATA-PROXY-BOUND - [0:0]
@@ -337,7 +359,7 @@ COMMIT
 -I FORWARD 1 -j GCE-METADATA-PROXY-BYPASS
 -A GCE-METADATA-PROXY-GUARD -i lo -j RETURN
 -A GCE-METADATA-PROXY-GUARD -m conntrack --ctstate DNAT --ctorigdst 169.254.169.254 -j RETURN
--A GCE-METADATA-PROXY-GUARD -d 127.0.0.1 -p tcp -m tcp --dport 988 -j DROP
+-A GCE-METADATA-PROXY-GUARD -d 169.254.169.252 -j DROP
 -A GCE-METADATA-PROXY-GUARD -m conntrack --ctstate RELATED,ESTABLISHED -j RETURN
 -A GCE-METADATA-PROXY-GUARD -m conntrack --ctstate DNAT -j RETURN
 -A GCE-METADATA-PROXY-GUARD -d 127.0.0.0/8 -j DROP
@@ -346,11 +368,62 @@ COMMIT
 *nat
 :GCE-METADATA-PROXY-REDIRECT - [0:0]
 -A GCE-METADATA-PROXY-REDIRECT -i ens4 -j RETURN
--A GCE-METADATA-PROXY-REDIRECT -d 169.254.169.254 -p tcp -m tcp --dport 80 -j DNAT --to-destination 127.0.0.1:988
+-A GCE-METADATA-PROXY-REDIRECT -d 169.254.169.254 -p tcp -m tcp --dport 80 -j DNAT --to-destination 169.254.169.252:988
 -I PREROUTING 1 -j GCE-METADATA-PROXY-REDIRECT
 COMMIT
 "
         );
+    }
+
+    #[test]
+    fn a_nodes_rules_for_ipv6_are_the_same() {
+        assert_eq!(
+            bare(&ruleset(Family::V6, Some(&node()), &saved("", ""))),
+            "\
+*mangle
+:GCE-METADATA-PROXY-BOUND - [0:0]
+:GCE-METADATA-PROXY-SPOOF - [0:0]
+-A GCE-METADATA-PROXY-BOUND -i ens4 -j RETURN
+-A GCE-METADATA-PROXY-BOUND -d fd20:ce::254 -p tcp -m tcp --dport 80 -m conntrack --ctstate NEW -m rpfilter -m hashlimit --hashlimit-above 500/sec --hashlimit-burst 5000 --hashlimit-mode srcip --hashlimit-name gce-md-500 --hashlimit-htable-max 16384 --hashlimit-htable-expire 60000 -j DROP
+-I PREROUTING 1 -j GCE-METADATA-PROXY-BOUND
+-A GCE-METADATA-PROXY-SPOOF -i ens4 -j RETURN
+-A GCE-METADATA-PROXY-SPOOF -d fd20:ce::254 -m rpfilter --invert -j DROP
+-I PREROUTING 1 -j GCE-METADATA-PROXY-SPOOF
+COMMIT
+*filter
+:GCE-METADATA-PROXY-BYPASS - [0:0]
+:GCE-METADATA-PROXY-GUARD - [0:0]
+-A GCE-METADATA-PROXY-BYPASS -d fd20:ce::254 -p tcp -m multiport ! --dports 53 -j REJECT --reject-with tcp-reset
+-A GCE-METADATA-PROXY-BYPASS -s fd20:ce::254 -p tcp -m multiport ! --sports 53 -j REJECT --reject-with tcp-reset
+-I FORWARD 1 -j GCE-METADATA-PROXY-BYPASS
+-A GCE-METADATA-PROXY-GUARD -i lo -j RETURN
+-A GCE-METADATA-PROXY-GUARD -m conntrack --ctstate DNAT --ctorigdst fd20:ce::254 -j RETURN
+-A GCE-METADATA-PROXY-GUARD -d fd20:ce::252 -j DROP
+-I INPUT 1 -j GCE-METADATA-PROXY-GUARD
+COMMIT
+*nat
+:GCE-METADATA-PROXY-REDIRECT - [0:0]
+-A GCE-METADATA-PROXY-REDIRECT -i ens4 -j RETURN
+-A GCE-METADATA-PROXY-REDIRECT -d fd20:ce::254 -p tcp -m tcp --dport 80 -j DNAT --to-destination [fd20:ce::252]:988
+-I PREROUTING 1 -j GCE-METADATA-PROXY-REDIRECT
+COMMIT
+"
+        );
+    }
+
+    #[test]
+    fn a_rule_of_others_before_a_jump_is_noticed() {
+        let jump = "-A FORWARD -j GCE-METADATA-PROXY-BYPASS\n";
+        let others = "-A FORWARD -j CALICO-FORWARD\n";
+        for (rules, expected) in [
+            ([jump, others].concat(), None),
+            ([others, jump].concat(), Some("FORWARD")),
+            ([jump, others, jump].concat(), Some("FORWARD")),
+            (["-A INPUT -j ACCEPT\n", jump].concat(), None),
+            (others.to_owned(), None),
+        ] {
+            assert_eq!(is_preceded(&rules), expected, "{rules}");
+        }
     }
 
     #[test]
@@ -368,10 +441,10 @@ COMMIT
         let filter = "*filter\n:FORWARD ACCEPT [0:0]\n:KUBE-FORWARD - [0:0]\n:GCE-METADATA-PROXY-GUARD - [0:0]\n\
                       -A FORWARD -j KUBE-FORWARD\n-A FORWARD -j GCE-METADATA-PROXY-GUARD\nCOMMIT\n";
         assert_eq!(
-            ruleset(Family::V4, None, false, &saved(filter, "")),
+            ruleset(Family::V4, None, &saved(filter, "")),
             "*filter\n:GCE-METADATA-PROXY-GUARD - [0:0]\n-D FORWARD -j GCE-METADATA-PROXY-GUARD\n\
              -X GCE-METADATA-PROXY-GUARD\nCOMMIT\n"
         );
-        assert_eq!(ruleset(Family::V4, None, false, &saved("", "")), "", "nothing to remove");
+        assert_eq!(ruleset(Family::V4, None, &saved("", "")), "", "nothing to remove");
     }
 }

@@ -11,12 +11,12 @@
 //! - *bound*, before the redirect, unless it is off: drops new connections of a source address beyond a rate. A flood by
 //!   one pod then costs the proxy nothing, and other pods have rates of their own. The rate is far above what honest pods
 //!   need, also when all of them start at once.
-//! - *redirect*, before routing: sends TCP to 169.254.169.254:80 to the proxy, except packets received on an
-//!   uplink, the interface on the node's own route to the metadata server. No pod is behind an uplink, and a
+//! - *redirect*, before routing: sends TCP to port 80 of 169.254.169.254 and `fd20:ce::254` to the proxy, except packets
+//!   received on an uplink, the interface on the node's own route to the metadata server. No pod is behind an uplink, and a
 //!   neighbour that used the node as a router would get the node's tokens.
 //! - *bypass*, on forwarding: resets all other TCP to or from the metadata server, except DNS. This covers
-//!   HTTPS on 443, ports 8081 and 8083, any port that Google may open later, the same at `fd20:ce::254`, and
-//!   connections opened before the redirect. (A destination is rewritten only for the first packet of a
+//!   HTTPS on 443, ports 8081 and 8083, any port that Google may open later, the same by IPv6, and connections opened
+//!   before the redirect. (A destination is rewritten only for the first packet of a
 //!   connection. Deleting conntrack entries would need another tool and be racy. Redirected packets are never
 //!   forwarded, so any forwarded packet is wrong.) If *redirect* is lost, *bypass* still blocks pods
 //!   from the server.
@@ -24,10 +24,9 @@
 //!   before: what is not the node's own and came past *bypass*, and what was meant for the server's port 80 and goes to
 //!   somebody else, which would answer in its name. No row of the attack book (`docs/redirect.md`) depends on whose rules
 //!   come first.
-//! - *guard*, on input: only redirected pods and the node itself can reach the proxy's port. A packet counts
-//!   as redirected if conntrack's original destination is 169.254.169.254. A rewritten destination alone is
-//!   not enough: kube-proxy rewrites destinations too, and a Service may have the proxy's address as its
-//!   endpoint.
+//! - *guard*, on input: only redirected pods and the node itself can reach the proxy. A packet counts as redirected if
+//!   conntrack's original destination is the metadata server. A rewritten destination alone is not enough: kube-proxy
+//!   rewrites destinations too, and a Service may have the proxy's address as its endpoint.
 //!
 //! In a pod ([`Mode::Sidecar`]) all packets are the pod's own. The proxy's packets are identified by its user
 //! ID, as in service meshes. There is no *bound*: one source address has no other to protect from it.
@@ -37,11 +36,12 @@
 //!
 //! # Destination
 //!
-//! Pods are redirected to an address of the node that the proxy listens on. The default, 127.0.0.1, cannot be
-//! reached from another machine even if the rules are lost, but requires the sysctl `route_localnet`
-//! (`route_localnet.rs`). An address of the node's network requires only these rules, but is open to the
-//! network without them. `redirect to :port` would use the address of the receiving interface, and Calico's
-//! interfaces have none.
+//! Pods are redirected to addresses of the proxy's own, 169.254.169.252 and `fd20:ce::252`, which the redirect adds to the
+//! node's interface `lo` (`addresses.rs`). Neither is routed from another machine, and the guard closes both to all but
+//! redirected pods. An address of loopback would need the sysctl `route_localnet`, which opens the node's loopback to its
+//! neighbours, and does not exist for IPv6 (`first_edition.rs` is about nodes that had it). An address of the node's network
+//! is possible, but is open to the network without the rules. `redirect to :port` would use the address of the receiving
+//! interface, and Calico's interfaces have none. In a pod, both ends are in one network, and the address is one of loopback.
 //!
 //! # How the rules are installed
 //!
@@ -61,8 +61,7 @@
 //!
 //! # Where they cannot be installed
 //!
-//! The redirect may be impossible where it runs: `route_localnet` is off and `/proc/sys` is read-only, or the tool refuses a
-//! rule. Pods must not reach the server meanwhile. So [`Redirect::install`] tries a list of plans, from the whole one to the
+//! The redirect may be impossible where it runs: somebody else has the proxy's address, or the tool refuses a rule. Pods must not reach the server meanwhile. So [`Redirect::install`] tries a list of plans, from the whole one to the
 //! barest (`plan.rs`): without the bound on new connections, which is still a redirect ([`State::Unbounded`]); bypass and guard;
 //! bypass alone. Without the redirect the bypass chain also resets port 80. What
 //! could not be installed and what that means for pods is one error, [`NotInstalled`]; [`Keeper`] tries again.
@@ -73,11 +72,14 @@
 //! netfilter (GKE Dataplane V2, Cilium with eBPF host routing) ignore these rules, and netfilter cannot notice it
 //! (`dataplane.rs`); `gce-metadata-proxy check` in a pod detects this, and the canary does so on each node.
 
+mod addresses;
 mod closing;
 mod command;
 mod dataplane;
+mod destination;
 mod drops;
 mod error;
+mod first_edition;
 mod iptables;
 mod keeper;
 mod nft;
@@ -85,26 +87,26 @@ mod plan;
 mod privileges;
 mod process;
 mod rate;
-mod route_localnet;
 mod rule;
 mod state;
 mod tool;
 mod uplinks;
 
-use std::net::{SocketAddr, SocketAddrV4};
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use tokio::time::sleep;
 
 pub use closing::{NotInstalled, Pods};
 pub use command::{Command, CommandError, run};
+pub use destination::{Destination, METADATA_V4, METADATA_V6, PROXY, has_ipv6, is_added};
 pub use error::Error;
 pub use keeper::{CHECK_INTERVAL, Keeper, Standing};
-pub use plan::{METADATA_V4, METADATA_V6};
 pub use rate::Rate;
 pub use state::State;
 pub use tool::Tool;
 
+use addresses::Presence;
 use plan::Plan;
 
 /// When to try again to replace an earlier redirect, before pods are closed.
@@ -129,8 +131,11 @@ pub struct Redirect {
 pub struct Settings {
     /// The packets to redirect.
     pub mode: Mode,
-    /// The address that the proxy listens on.
-    pub to: SocketAddrV4,
+    /// The addresses that the proxy listens on.
+    pub to: Destination,
+    /// Whether the proxy shares addresses that somebody else gave to the node. Otherwise such an address is taken: pods could be
+    /// sent to another server.
+    pub is_shared: bool,
     /// What it lets pass.
     pub opened: Opened,
 }
@@ -187,25 +192,22 @@ impl Routes {
 }
 
 impl Redirect {
-    /// Installs a redirect of this node's pods to the first of these addresses. Where that is impossible, closes the
-    /// metadata server to pods.
+    /// Installs a redirect of this node's pods to the first of these addresses that pods can be sent to, of each IP version. This
+    /// process listens there. Where that is impossible, closes the metadata server to pods.
     pub async fn install_to_first(addrs: &[SocketAddr], opened: Opened) -> Result<Self, NotInstalled> {
         let mode = Mode::DaemonSet { uplinks: None };
-        let to = match addrs.first() {
-            Some(SocketAddr::V4(to)) if !to.ip().is_unspecified() => *to,
-            other => {
-                let why = Error::Address(other.map_or_else(|| "none".to_owned(), ToString::to_string));
-                return Err(closing::close(why, &Plan::closing(&mode, &opened, None), None).await);
-            }
+        let Some(to) = Destination::first_of(addrs) else {
+            let why = Error::Address(addrs.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "));
+            return Err(closing::close(why, &Plan::closing(&mode, &opened, None), None).await);
         };
-        let redirect = Self { settings: Settings { mode, to, opened }, tool: None };
+        let redirect = Self { settings: Settings { mode, to, is_shared: true, opened }, tool: None };
         redirect.install().await.map(|_| redirect)
     }
 
     /// Installs the rules, replacing an earlier redirect. Returns the tool used. Where the bound on new connections is refused,
     /// installs the redirect without it. Where that is impossible too, closes the metadata server to pods.
     pub async fn install(&self) -> Result<Tool, NotInstalled> {
-        let plan = self.plan();
+        let plan = self.plan_to_install().await;
         let mut outcome = self.install_or_find(&plan).await;
         if matches!(outcome, Err(Error::Tool { .. })) && !matches!(self.state().await, Ok(State::Absent)) {
             // An earlier redirect may stand, and is not to be replaced because a tool failed for a moment.
@@ -224,7 +226,7 @@ impl Redirect {
         }
         match outcome {
             Ok(tool) => Ok(tool),
-            Err(why) => Err(closing::close(why, &self.closing_plans(), self.tool).await),
+            Err(why) => Err(closing::close(why, &self.closing_plans(plan.guards_loopback()), self.tool).await),
         }
     }
 
@@ -239,26 +241,22 @@ impl Redirect {
 
     async fn stands(&self, plan: &Plan) -> bool {
         let state = async || self.tool().await?.state(plan).await;
-        matches!(state().await, Ok(State::Installed)) && !self.lacks_route_localnet()
+        matches!(state().await, Ok(State::Installed)) && self.wrong_address().is_none()
     }
 
     async fn install_whole(&self, plan: &Plan) -> Result<Tool, Error> {
         privileges::check()?;
         let tool = self.tool().await?;
         let other = tool.other().if_usable().await;
-        let mut opened_loopback = tool.opened_loopback().await?;
-        if let Some(other) = other {
-            opened_loopback |= other.opened_loopback().await?;
+        if matches!(self.settings.mode, Mode::DaemonSet { .. }) {
+            self.add_addresses()?;
+            let tools: Vec<Tool> = std::iter::once(tool).chain(other).collect();
+            first_edition::wait_for_successor(&tools, &self.to()).await;
         }
-        let opens_loopback = self.lacks_route_localnet();
-        if opens_loopback {
-            route_localnet::can_be_set()?;
-            opened_loopback = true;
-        }
-        tool.install(plan, opened_loopback).await?;
-        // The rules guard loopback from here on.
-        if opens_loopback {
-            route_localnet::set(true)?;
+        tool.install(plan).await?;
+        // What an earlier redirect led to.
+        if let Err(error) = addresses::remove_except(&self.to().addrs().map(|to| to.ip()).collect::<Vec<_>>()) {
+            tracing::warn!(%error, "cannot take away addresses of an earlier redirect from the interface lo");
         }
         if let Some(other) = other
             && let Err(error) = other.remove().await
@@ -269,16 +267,57 @@ impl Redirect {
         Ok(tool)
     }
 
+    /// Where pods are sent on this node.
+    fn to(&self) -> Destination {
+        self.settings.to.on_this_node()
+    }
+
+    /// The addresses that this redirect adds.
+    fn added(&self) -> impl Iterator<Item = IpAddr> {
+        let is_node = matches!(self.settings.mode, Mode::DaemonSet { .. });
+        let to: Vec<_> = self.to().addrs().map(|to| to.ip()).collect();
+        to.into_iter().filter(move |ip| is_node && is_added(*ip))
+    }
+
+    fn add_addresses(&self) -> Result<(), Error> {
+        for addr in self.added() {
+            match self.presence(addr)? {
+                Presence::Absent => addresses::add(addr).map_err(|error| Error::NoAddress { addr, error })?,
+                Presence::Ours | Presence::Others => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Fails if somebody else has an address.
+    fn presence(&self, addr: IpAddr) -> Result<Presence, Error> {
+        match addresses::find(addr).map_err(|error| Error::NoAddress { addr, error })? {
+            Presence::Others if !self.settings.is_shared => Err(Error::Taken(addr)),
+            presence => Ok(presence),
+        }
+    }
+
+    /// What is wrong with the addresses that pods are sent to.
+    fn wrong_address(&self) -> Option<String> {
+        self.added().find_map(|addr| match self.presence(addr) {
+            Ok(Presence::Absent) => Some(format!("the address {addr} is missing from the interface lo")),
+            Ok(Presence::Ours | Presence::Others) => None,
+            Err(error) => Some(error.to_string()),
+        })
+    }
+
     /// The text that [`install`](Redirect::install) would pass to the tool.
     pub async fn text(&self) -> Result<String, Error> {
-        let opens_loopback = self.lacks_route_localnet();
-        Ok(self.tool().await?.text(&self.plan(), opens_loopback))
+        let added: Vec<String> = self.added().map(|addr| addr.to_string()).collect();
+        let first = if added.is_empty() { String::new() } else { format!("# On lo: {}\n", added.join(", ")) };
+        Ok(first + &self.tool().await?.text(&self.plan_to_install().await))
     }
 
     /// Compares the installed rules with this redirect.
     pub async fn state(&self) -> Result<State, Error> {
         privileges::check()?;
-        let (tool, plan) = (self.tool().await?, self.plan());
+        let tool = self.tool().await?;
+        let plan = self.plan_after(&[tool]).await;
         let mut state = tool.state(&plan).await?;
         if state != State::Installed
             && let Some(unbounded) = plan.without_bound()
@@ -288,17 +327,17 @@ impl Redirect {
         }
         if !state.is_installed() {
             return match state {
-                _ if closing::is_closed(&self.closing_plans(), self.tool).await => Ok(State::Closed),
+                _ if closing::is_closed(&self.closing_plans(plan.guards_loopback()), self.tool).await => {
+                    Ok(State::Closed)
+                }
                 State::Absent => Self::by_other_tool(tool, &plan).await,
                 state => Ok(state),
             };
         }
-        if self.lacks_route_localnet() {
-            let what =
-                "the rules are installed, but net.ipv4.conf.all.route_localnet is 0, so redirected packets are dropped";
-            return Ok(State::Differs(what.to_owned()));
-        }
-        Ok(state)
+        Ok(match self.wrong_address() {
+            Some(what) => State::Differs(format!("the rules are installed, but {what}")),
+            None => state,
+        })
     }
 
     /// The state where this tool has no rules: another one's may be in force.
@@ -319,7 +358,11 @@ impl Redirect {
 
     /// Packets that the bound on new connections dropped since the rules were installed. `None` if there is no bound.
     pub async fn dropped(&self) -> Result<Option<u64>, Error> {
-        if self.plan().has_bound() { self.tool().await?.dropped().await } else { Ok(None) }
+        if self.settings.opened.max_new_connections.is_some() && matches!(self.settings.mode, Mode::DaemonSet { .. }) {
+            self.tool().await?.dropped().await
+        } else {
+            Ok(None)
+        }
     }
 
     /// Why the rules may have no effect although they are installed, and what to do.
@@ -329,7 +372,7 @@ impl Redirect {
 
     /// Why [`install`](Redirect::install) would fail. Changes nothing.
     pub async fn obstacle(&self) -> Option<Error> {
-        let plan = self.plan();
+        let plan = self.plan_to_install().await;
         let refusal = self.refusal(&plan).await?;
         match plan.without_bound() {
             Some(unbounded) => self.refusal(&unbounded).await,
@@ -339,16 +382,14 @@ impl Redirect {
 
     /// Why the bound on new connections would be left out. Changes nothing.
     pub async fn obstacle_to_bound(&self) -> Option<Error> {
-        self.refusal(&self.plan()).await
+        self.refusal(&self.plan_to_install().await).await
     }
 
     async fn refusal(&self, plan: &Plan) -> Option<Error> {
         let try_out = async || {
             privileges::check()?;
             let tool = self.tool().await?;
-            if self.lacks_route_localnet() {
-                route_localnet::can_be_set()?;
-            }
+            self.added().try_for_each(|addr| self.presence(addr).map(drop))?;
             tool.try_out(plan).await
         };
         try_out().await.err()
@@ -361,40 +402,47 @@ impl Redirect {
         }
     }
 
-    fn plan(&self) -> Plan {
+    /// The rules for a node where the first edition may have been.
+    async fn plan_to_install(&self) -> Plan {
+        let tools = Tool::all_usable(self.tool).await;
+        self.plan_after(&tools).await
+    }
+
+    /// The rules where those of these tools stand.
+    async fn plan_after(&self, tools: &[Tool]) -> Plan {
         let uplinks = match &self.settings.mode {
             Mode::DaemonSet { uplinks: Some(named) } => named.clone(),
             Mode::DaemonSet { uplinks: None } => uplinks::find(),
             Mode::Sidecar { .. } => Vec::new(),
         };
-        Plan::new(&self.settings, &uplinks)
+        let plan = Plan::new(&Settings { to: self.to(), ..self.settings.clone() }, &uplinks);
+        if first_edition::needs_guard(tools).await { plan.guarding_loopback() } else { plan }
     }
 
-    fn closing_plans(&self) -> Vec<Plan> {
-        Plan::closing(&self.settings.mode, &self.settings.opened, Some(self.settings.to))
-    }
-
-    /// Whether the sysctl that the rules need is off.
-    fn lacks_route_localnet(&self) -> bool {
-        let needs_it = matches!(self.settings.mode, Mode::DaemonSet { .. }) && plan::is_loopback(self.settings.to);
-        needs_it && !route_localnet::is_on()
+    fn closing_plans(&self, is_loopback_guarded: bool) -> Vec<Plan> {
+        let plans = Plan::closing(&self.settings.mode, &self.settings.opened, Some(&self.to()));
+        plans.into_iter().map(|plan| if is_loopback_guarded { plan.guarding_loopback() } else { plan }).collect()
     }
 }
 
-/// Removes all redirects, regardless of the tool and settings they were installed with. Returns the tools used.
+/// Removes all redirects, regardless of the tool and settings they were installed with, and the addresses that they added. Returns
+/// the tools used.
 pub async fn remove() -> Result<Vec<Tool>, Error> {
     privileges::check()?;
     let mut used = Vec::new();
     for tool in [Tool::Nft, Tool::Iptables] {
         if let Some(tool) = tool.if_usable().await {
-            if tool.opened_loopback().await? {
-                // Must precede removal of the rules, which guard loopback.
-                route_localnet::set(false)?;
+            // Must precede removal of the rules, which guard loopback.
+            if first_edition::needs_guard(&[tool]).await && !first_edition::stop_routing_loopback() {
+                first_edition::say_that_loopback_stays_guarded();
+                tool.install(&Plan::loopback_alone()).await?;
+            } else {
+                tool.remove().await?;
             }
-            tool.remove().await?;
             used.push(tool);
         }
     }
+    addresses::remove().map_err(Error::Addresses)?;
     if used.is_empty() { Err(Error::NoTool) } else { Ok(used) }
 }
 

@@ -2,30 +2,30 @@
 
 use std::fmt::Write;
 
-use super::plan::{METADATA_V4, Plan, SOURCE_SECONDS, SOURCES};
+use super::plan::{Plan, SOURCE_SECONDS, SOURCES};
 use super::rule::{Chain, Hook, Name, Rule, Then, When};
 use super::{Error, State, process};
 
 const TABLE: &str = "inet gce_metadata_proxy";
 
-/// An empty chain, which marks that this redirect enabled the kernel's loopback routing.
-const OPENED_LOOPBACK: &str = "opened_loopback";
+/// An empty chain, which marks that the first edition enabled the kernel's loopback routing.
+pub(super) const OPENED_LOOPBACK: &str = "opened_loopback";
 
-/// The sources of new connections, with the number that each has left.
-const NEW_CONNECTIONS: &str = "new_connections";
+/// The sources of new connections by IPv4 and by IPv6, with the number that each has left.
+const NEW_CONNECTIONS: [(&str, &str); 2] = [("new_connections", "ipv4_addr"), ("new_connections_v6", "ipv6_addr")];
 
 /// Whether `nft` is installed and the kernel supports nftables.
 pub(super) async fn is_usable() -> bool {
     process::exists("nft") && process::run("nft", &["list", "tables"], "").await.is_ok()
 }
 
-pub(super) async fn install(plan: &Plan, opened_loopback: bool) -> Result<(), Error> {
-    process::run("nft", &["-f", "-"], &ruleset(plan, opened_loopback)).await.map(drop)
+pub(super) async fn install(plan: &Plan) -> Result<(), Error> {
+    process::run("nft", &["-f", "-"], &ruleset(plan)).await.map(drop)
 }
 
 /// Has the kernel check the rules.
 pub(super) async fn try_out(plan: &Plan) -> Result<(), Error> {
-    process::run("nft", &["-c", "-f", "-"], &ruleset(plan, false)).await.map(drop)
+    process::run("nft", &["-c", "-f", "-"], &ruleset(plan)).await.map(drop)
 }
 
 pub(super) async fn remove() -> Result<(), Error> {
@@ -37,15 +37,10 @@ pub(super) async fn remove() -> Result<(), Error> {
 pub(super) async fn state(plan: &Plan) -> Result<State, Error> {
     let Some(listing) = listing().await? else { return Ok(State::Absent) };
     // The table, each set, each chain and each rule have one handle.
-    let markers = usize::from(opened_loopback_in(&listing));
-    let expected = 1 + usize::from(plan.has_bound()) + plan.chains.len() + plan.marks().len() + markers;
+    let markers = usize::from(plan.guards_loopback());
+    let expected = 1 + sets(plan).count() + plan.chains.len() + plan.marks().len() + markers;
     let found = listing.matches("# handle ").count();
     Ok(State::compare(&plan.marks(), &listing, found == expected))
-}
-
-/// Whether this redirect enabled the kernel's loopback routing.
-pub(super) async fn opened_loopback() -> Result<bool, Error> {
-    Ok(listing().await?.is_some_and(|listing| opened_loopback_in(&listing)))
 }
 
 /// Packets that the bound on new connections dropped since it was installed. `None` if there is no bound.
@@ -53,17 +48,31 @@ pub(super) async fn dropped() -> Result<Option<u64>, Error> {
     Ok(listing().await?.as_deref().and_then(dropped_in))
 }
 
-/// Only the bound has a counter.
+/// Only the bound has counters.
 fn dropped_in(listing: &str) -> Option<u64> {
-    listing.split_once(" counter packets ")?.1.split(' ').next()?.parse().ok()
+    let packets = |rest: &str| rest.split(' ').next()?.parse::<u64>().ok();
+    listing
+        .split(" counter packets ")
+        .skip(1)
+        .map(packets)
+        .sum::<Option<u64>>()
+        .filter(|_| listing.contains(" counter "))
 }
 
-fn opened_loopback_in(listing: &str) -> bool {
-    listing.contains(&format!("chain {OPENED_LOOPBACK} "))
+/// The sets of sources that the bound needs.
+fn sets(plan: &Plan) -> impl Iterator<Item = (&'static str, &'static str)> {
+    let rules = || plan.chains.iter().filter(|chain| chain.name == Name::Bound).flat_map(|chain| &chain.rules);
+    let is_used = move |is_v6| rules().any(|rule| !rule.is_either() && rule.is_v6() == is_v6);
+    [false, true].into_iter().filter(move |is_v6| is_used(*is_v6)).map(set)
+}
+
+/// The set of sources of an IP version.
+fn set(is_v6: bool) -> (&'static str, &'static str) {
+    NEW_CONNECTIONS[usize::from(is_v6)]
 }
 
 /// The table with its contents. `None` if it does not exist.
-async fn listing() -> Result<Option<String>, Error> {
+pub(super) async fn listing() -> Result<Option<String>, Error> {
     let tables = process::run("nft", &["list", "tables"], "").await?;
     if !tables.lines().any(|line| line.trim() == format!("table {TABLE}")) {
         return Ok(None);
@@ -78,12 +87,12 @@ async fn listing() -> Result<Option<String>, Error> {
 }
 
 /// The whole transaction.
-pub(super) fn ruleset(plan: &Plan, opened_loopback: bool) -> String {
+pub(super) fn ruleset(plan: &Plan) -> String {
     let mut text = format!("add table {TABLE}\ndelete table {TABLE}\ntable {TABLE} {{\n");
-    if plan.has_bound() {
+    for (set, kind) in sets(plan) {
         let _ = writeln!(
             text,
-            "\tset {NEW_CONNECTIONS} {{\n\t\ttype ipv4_addr\n\t\tsize {SOURCES}\n\t\tflags dynamic,timeout\n\t\ttimeout \
+            "\tset {set} {{\n\t\ttype {kind}\n\t\tsize {SOURCES}\n\t\tflags dynamic,timeout\n\t\ttimeout \
              {SOURCE_SECONDS}s\n\t}}"
         );
     }
@@ -94,7 +103,7 @@ pub(super) fn ruleset(plan: &Plan, opened_loopback: bool) -> String {
         }
         text.push_str("\t}\n");
     }
-    if opened_loopback {
+    if plan.guards_loopback() {
         let _ = writeln!(text, "\tchain {OPENED_LOOPBACK} {{\n\t}}");
     }
     text + "}\n"
@@ -134,10 +143,11 @@ fn hook(chain: &Chain) -> String {
 }
 
 fn words(rule: &Rule) -> String {
-    let mut words: Vec<String> = rule.when.iter().map(condition).collect();
+    let family = family(rule.is_v6());
+    let mut words: Vec<String> = rule.when.iter().map(|when| condition(when, rule.is_v6())).collect();
     words.push(match rule.then {
         Then::Leave => "return".to_owned(),
-        Then::SendTo(to) => format!("dnat ip to {to}"),
+        Then::SendTo(to) => format!("dnat {family} to {to}"),
         Then::Reset => "reject with tcp reset".to_owned(),
         Then::Drop => "drop".to_owned(),
         Then::DropCounted => "counter drop".to_owned(),
@@ -145,8 +155,12 @@ fn words(rule: &Rule) -> String {
     words.join(" ")
 }
 
-fn condition(when: &When) -> String {
-    let family = |is_v6| if is_v6 { "ip6" } else { "ip" };
+fn family(is_v6: bool) -> &'static str {
+    if is_v6 { "ip6" } else { "ip" }
+}
+
+/// `is_v6`: whether the condition is one of a rule for IPv6.
+fn condition(when: &When, is_v6: bool) -> String {
     match when {
         When::From(interface) => format!("iifname \"{interface}\""),
         When::Uid(uid) => format!("meta skuid {uid}"),
@@ -155,7 +169,9 @@ fn condition(when: &When) -> String {
         When::Port(port) => format!("tcp dport {port}"),
         When::PortsBut(ports) => format!("tcp dport != {{ {} }}", list(ports)),
         When::SourcePortsBut(ports) => format!("tcp sport != {{ {} }}", list(ports)),
-        When::Redirected => format!("ct status dnat ct original ip daddr {METADATA_V4}"),
+        When::Redirected(hosts) => {
+            format!("ct status dnat ct original {} daddr {hosts}", family(hosts.is_v6()))
+        }
         When::Rewritten => "ct status dnat".to_owned(),
         When::Diverted(hosts) => format!(
             "oifname != \"lo\" meta l4proto tcp ct direction original ct status dnat ct original {} daddr {hosts} ct original proto-dst 80",
@@ -168,7 +184,9 @@ fn condition(when: &When) -> String {
         When::RoutedBack => "fib saddr . iif oif exists".to_owned(),
         When::New => "ct state new".to_owned(),
         When::Above(rate) => format!(
-            "update @{NEW_CONNECTIONS} {{ ip saddr limit rate over {}/second burst {} packets }}",
+            "update @{} {{ {} saddr limit rate over {}/second burst {} packets }}",
+            set(is_v6).0,
+            family(is_v6),
             rate.per_second(),
             rate.burst()
         ),
@@ -193,7 +211,7 @@ mod tests {
     #[test]
     fn a_nodes_rules_are_one_transaction() {
         assert_eq!(
-            bare(&ruleset(&node(), true)),
+            bare(&ruleset(&node().guarding_loopback())),
             "\
 add table inet gce_metadata_proxy
 delete table inet gce_metadata_proxy
@@ -204,20 +222,29 @@ table inet gce_metadata_proxy {
 \t\tflags dynamic,timeout
 \t\ttimeout 60s
 \t}
+\tset new_connections_v6 {
+\t\ttype ipv6_addr
+\t\tsize 16384
+\t\tflags dynamic,timeout
+\t\ttimeout 60s
+\t}
 \tchain no_flood {
 \t\ttype filter hook prerouting priority -115; policy accept;
 \t\tiifname \"ens4\" return
 \t\tip daddr 169.254.169.254 tcp dport 80 ct state new fib saddr . iif oif exists update @new_connections { ip saddr limit rate over 500/second burst 5000 packets } counter drop
+\t\tip6 daddr fd20:ce::254 tcp dport 80 ct state new fib saddr . iif oif exists update @new_connections_v6 { ip6 saddr limit rate over 500/second burst 5000 packets } counter drop
 \t}
 \tchain no_spoofing {
 \t\ttype filter hook prerouting priority -120; policy accept;
 \t\tiifname \"ens4\" return
 \t\tip daddr 169.254.169.254 fib saddr . iif oif missing drop
+\t\tip6 daddr fd20:ce::254 fib saddr . iif oif missing drop
 \t}
 \tchain to_proxy {
 \t\ttype nat hook prerouting priority -110; policy accept;
 \t\tiifname \"ens4\" return
-\t\tip daddr 169.254.169.254 tcp dport 80 dnat ip to 127.0.0.1:988
+\t\tip daddr 169.254.169.254 tcp dport 80 dnat ip to 169.254.169.252:988
+\t\tip6 daddr fd20:ce::254 tcp dport 80 dnat ip6 to [fd20:ce::252]:988
 \t}
 \tchain no_bypass {
 \t\ttype filter hook forward priority -10; policy accept;
@@ -239,7 +266,9 @@ table inet gce_metadata_proxy {
 \t\ttype filter hook input priority -10; policy accept;
 \t\tiifname \"lo\" return
 \t\tct status dnat ct original ip daddr 169.254.169.254 return
-\t\tip daddr 127.0.0.1 tcp dport 988 drop
+\t\tct status dnat ct original ip6 daddr fd20:ce::254 return
+\t\tip daddr 169.254.169.252 drop
+\t\tip6 daddr fd20:ce::252 drop
 \t\tct state established,related return
 \t\tct status dnat return
 \t\tip daddr 127.0.0.0/8 drop
@@ -256,13 +285,14 @@ table inet gce_metadata_proxy {
         let rule = "\t\tip daddr 169.254.169.254 tcp dport 80 update @new_connections { ip saddr limit rate over 500/second burst \
                     5000 packets } counter packets 1234 bytes 74040 drop comment \"more [1]\" # handle 3\n";
         assert_eq!(dropped_in(rule), Some(1234));
+        assert_eq!(dropped_in(&rule.repeat(2)), Some(2468), "of both IP versions");
         assert_eq!(dropped_in("\t\tiifname \"lo\" return comment \"from the node itself [1]\" # handle 3\n"), None);
     }
 
     #[test]
     fn a_pods_rules_except_the_proxy() {
         assert_eq!(
-            bare(&ruleset(&pod(), false)),
+            bare(&ruleset(&pod())),
             "\
 add table inet gce_metadata_proxy
 delete table inet gce_metadata_proxy

@@ -1,16 +1,11 @@
 //! The rules as data. [`nft`](super::nft) and [`iptables`](super::iptables) translate them, so that both
 //! install the same rules.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddrV4};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
+use super::destination::{self, METADATA_V4, METADATA_V6};
 use super::rule::{Chain, Hook, Hosts, Name, Rule, Then, When};
-use super::{Mode, Opened, Rate, Routes, Settings};
-
-/// The IPv4 address of the metadata server.
-pub const METADATA_V4: Ipv4Addr = Ipv4Addr::new(169, 254, 169, 254);
-
-/// The address of the metadata server on machines with IPv6.
-pub const METADATA_V6: Ipv6Addr = Ipv6Addr::new(0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254);
+use super::{Destination, Mode, Opened, Rate, Routes, Settings};
 
 const SERVER_V4: Hosts = Hosts { addr: IpAddr::V4(METADATA_V4), prefix: 32 };
 const SERVER_V6: Hosts = Hosts { addr: IpAddr::V6(METADATA_V6), prefix: 128 };
@@ -43,23 +38,26 @@ impl Plan {
     /// Builds the rules for these settings. On a node, packets received on the uplinks are not from pods.
     pub(super) fn new(settings: &Settings, uplinks: &[String]) -> Self {
         let bypass = bypass(&settings.mode, &settings.opened);
+        // A route to the server that stays open is not redirected.
+        let to: Vec<SocketAddr> =
+            settings.to.addrs().filter(|to| to.is_ipv4() || !settings.opened.routes.ipv6).collect();
         let chains = match settings.mode {
             Mode::DaemonSet { .. } => {
-                let bound = settings.opened.max_new_connections.map(|rate| bound(rate, uplinks));
+                let bound = settings.opened.max_new_connections.map(|rate| bound(rate, &to, uplinks));
                 // iptables tries the chain that was installed last first: spoofed packets are dropped before the bound.
                 let others = [
-                    Chain { name: Name::Spoof, hook: Hook::Prerouting, rules: drop_spoofed(settings, uplinks) },
-                    Chain { name: Name::Redirect, hook: Hook::Prerouting, rules: redirect_pods(settings.to, uplinks) },
+                    Chain { name: Name::Spoof, hook: Hook::Prerouting, rules: drop_spoofed(settings, &to, uplinks) },
+                    Chain { name: Name::Redirect, hook: Hook::Prerouting, rules: redirect_pods(&to, uplinks) },
                     bypass,
                     leaving(&settings.opened.routes),
-                    guard(settings.to),
+                    guard(&to),
                 ];
                 bound.into_iter().chain(others).collect()
             }
             // No bound: all packets have the pod's own address, so a flood by one container would only lock out the others, and
             // the proxy that it would spare is the pod's own.
             Mode::Sidecar { proxy_uid } => {
-                let redirect = vec![leave_proxy(proxy_uid), send_to(settings.to)];
+                let redirect = std::iter::once(leave_proxy(proxy_uid)).chain(to.into_iter().map(send_to)).collect();
                 vec![Chain { name: Name::Redirect, hook: Hook::Output, rules: redirect }, bypass]
             }
         };
@@ -73,14 +71,16 @@ impl Plan {
     }
 
     /// Whether new connections are bounded.
+    #[cfg(test)]
     pub(super) fn has_bound(&self) -> bool {
         self.chains.iter().any(|chain| chain.name == Name::Bound)
     }
 
     /// The plans that close the metadata server to pods without a redirect, from the best to the barest. The guard is left out
     /// where it is the one that cannot be installed, and where there is no address to guard.
-    pub(super) fn closing(mode: &Mode, opened: &Opened, to: Option<SocketAddrV4>) -> Vec<Self> {
-        let guard = to.filter(|_| matches!(mode, Mode::DaemonSet { .. })).map(guard);
+    pub(super) fn closing(mode: &Mode, opened: &Opened, to: Option<&Destination>) -> Vec<Self> {
+        let to = to.filter(|_| matches!(mode, Mode::DaemonSet { .. }));
+        let guard = to.map(|to| guard(&to.addrs().collect::<Vec<_>>()));
         let of = |chains| Self { chains, is_bound_refused: false };
         let barest = of(vec![bypass(mode, opened)]);
         let leaving = match mode {
@@ -93,9 +93,24 @@ impl Plan {
         guarded.into_iter().chain(unguarded).chain([barest]).collect()
     }
 
+    /// This plan for a node on which the first edition turned `route_localnet` on. The same if the plan has no guard.
+    pub(super) fn guarding_loopback(mut self) -> Self {
+        for chain in self.chains.iter_mut().filter(|chain| chain.name == Name::Guard) {
+            chain.rules.extend(guard_loopback());
+        }
+        self
+    }
+
+    /// The guard of loopback alone.
+    pub(super) fn loopback_alone() -> Self {
+        let from_node = Rule { when: vec![When::From("lo".to_owned())], then: Then::Leave, why: FROM_NODE };
+        let rules = std::iter::once(from_node).chain(guard_loopback()).collect();
+        Self { chains: vec![Chain { name: Name::Guard, hook: Hook::Input, rules }], is_bound_refused: false }
+    }
+
     /// Whether the kernel may route packets to loopback while these rules stand.
     pub(super) fn guards_loopback(&self) -> bool {
-        self.chains.iter().any(|chain| chain.name == Name::Guard)
+        self.chains.iter().flat_map(|chain| &chain.rules).any(|rule| rule.when.contains(&When::To(LOOPBACK)))
     }
 
     /// The marks of all rules, which identify them in listings.
@@ -117,33 +132,37 @@ impl Plan {
 
 /// The proxy tells pods apart by their source addresses. The chain is there without rules if it is off, so that it replaces an
 /// earlier one.
-fn drop_spoofed(settings: &Settings, uplinks: &[String]) -> Vec<Rule> {
+fn drop_spoofed(settings: &Settings, to: &[SocketAddr], uplinks: &[String]) -> Vec<Rule> {
     if !settings.opened.drop_spoofed {
         return Vec::new();
     }
-    let spoofed = Rule {
-        when: vec![When::To(SERVER_V4), When::Spoofed],
+    let spoofed = to.iter().map(|to| Rule {
+        when: vec![When::To(server(*to)), When::Spoofed],
         then: Then::Drop,
         why: "from an address that is not the pods own",
-    };
-    leave_outside(uplinks).chain([spoofed]).collect()
+    });
+    leave_outside(uplinks).chain(spoofed).collect()
 }
 
 /// Drops what a source sends beyond the rate, before the connection exists for conntrack or the proxy. Dropped, not reset: the
 /// kernel of an honest client tries again after a second, and a flood gets no answers. Only sources that are routed back are
 /// counted. Otherwise a pod that sends from random addresses could fill the table of sources; it opens no connection anyway.
-/// IPv4 alone, as the redirect.
-fn bound(rate: Rate, uplinks: &[String]) -> Chain {
-    let excess = Rule {
-        when: vec![When::To(SERVER_V4), When::Port(HTTP), When::New, When::RoutedBack, When::Above(rate)],
+fn bound(rate: Rate, to: &[SocketAddr], uplinks: &[String]) -> Chain {
+    let excess = to.iter().map(|to| Rule {
+        when: vec![When::To(server(*to)), When::Port(HTTP), When::New, When::RoutedBack, When::Above(rate)],
         then: Then::DropCounted,
         why: "more new connections than a pod may open",
-    };
-    Chain { name: Name::Bound, hook: Hook::Prerouting, rules: leave_outside(uplinks).chain([excess]).collect() }
+    });
+    Chain { name: Name::Bound, hook: Hook::Prerouting, rules: leave_outside(uplinks).chain(excess).collect() }
 }
 
-fn redirect_pods(to: SocketAddrV4, uplinks: &[String]) -> Vec<Rule> {
-    leave_outside(uplinks).chain([send_to(to)]).collect()
+fn redirect_pods(to: &[SocketAddr], uplinks: &[String]) -> Vec<Rule> {
+    leave_outside(uplinks).chain(to.iter().copied().map(send_to)).collect()
+}
+
+/// The metadata server's address of the same IP version.
+fn server(to: SocketAddr) -> Hosts {
+    if to.is_ipv4() { SERVER_V4 } else { SERVER_V6 }
 }
 
 fn leave_outside(uplinks: &[String]) -> impl Iterator<Item = Rule> {
@@ -154,9 +173,9 @@ fn leave_outside(uplinks: &[String]) -> impl Iterator<Item = Rule> {
     })
 }
 
-fn send_to(to: SocketAddrV4) -> Rule {
+fn send_to(to: SocketAddr) -> Rule {
     Rule {
-        when: vec![When::To(SERVER_V4), When::Port(HTTP)],
+        when: vec![When::To(server(to)), When::Port(HTTP)],
         then: Then::SendTo(to),
         why: "requests for metadata go to the proxy",
     }
@@ -242,32 +261,37 @@ fn leaving_for(server: Hosts, ports: Vec<u16>) -> [Rule; 3] {
     ]
 }
 
-fn guard(to: SocketAddrV4) -> Chain {
-    let mut rules = vec![
-        Rule { when: vec![When::From("lo".to_owned())], then: Then::Leave, why: "from the node itself" },
-        Rule { when: vec![When::Redirected], then: Then::Leave, why: "from a pod by the redirect" },
-        // Must precede the rule for rewritten packets: a Service whose endpoint is this address would open the
-        // proxy to the network.
-        Rule {
-            when: vec![When::To(Hosts { addr: IpAddr::V4(*to.ip()), prefix: 32 }), When::Port(to.port())],
-            then: Then::Drop,
-            why: "nobody else reaches the proxy",
-        },
-    ];
-    if is_loopback(to) {
-        // kube-proxy, which also needs route_localnet, guards loopback with the same three rules.
-        rules.extend([
-            Rule { when: vec![When::Established], then: Then::Leave, why: "answers to the node itself" },
-            Rule { when: vec![When::Rewritten], then: Then::Leave, why: "to something else, by rules of others" },
-            Rule { when: vec![When::To(LOOPBACK)], then: Then::Drop, why: "loopback is for the node alone" },
-        ]);
-    }
+const FROM_NODE: &str = "from the node itself";
+
+fn guard(to: &[SocketAddr]) -> Chain {
+    let from_node = Rule { when: vec![When::From("lo".to_owned())], then: Then::Leave, why: FROM_NODE };
+    let redirected = to.iter().map(|to| Rule {
+        when: vec![When::Redirected(server(*to))],
+        then: Then::Leave,
+        why: "from a pod by the redirect",
+    });
+    let rules = std::iter::once(from_node).chain(redirected).chain(to.iter().copied().map(guard_proxy)).collect();
     Chain { name: Name::Guard, hook: Hook::Input, rules }
 }
 
-/// Whether pods' packets reach the address only with the kernel's loopback routing enabled.
-pub(super) fn is_loopback(to: SocketAddrV4) -> bool {
-    to.ip().is_loopback()
+/// An address that the redirect added leads to the proxy alone. Otherwise it would lead to what listens on all addresses of the
+/// node, past rules of others that know the node's other addresses.
+fn guard_proxy(to: SocketAddr) -> Rule {
+    let to_proxy = When::To(Hosts { addr: to.ip(), prefix: if to.is_ipv4() { 32 } else { 128 } });
+    if destination::is_added(to.ip()) {
+        return Rule { when: vec![to_proxy], then: Then::Drop, why: "nobody else reaches the proxys address" };
+    }
+    Rule { when: vec![to_proxy, When::Port(to.port())], then: Then::Drop, why: "nobody else reaches the proxy" }
+}
+
+/// kube-proxy, which also needs `route_localnet`, guards loopback with the same three rules. They follow the guard of the proxy:
+/// a Service whose endpoint is the proxy's address would open it to the network.
+fn guard_loopback() -> [Rule; 3] {
+    [
+        Rule { when: vec![When::Established], then: Then::Leave, why: "answers to the node itself" },
+        Rule { when: vec![When::Rewritten], then: Then::Leave, why: "to something else, by rules of others" },
+        Rule { when: vec![When::To(LOOPBACK)], then: Then::Drop, why: "loopback is for the node alone" },
+    ]
 }
 
 #[cfg(test)]
@@ -276,23 +300,25 @@ pub(super) mod tests {
 
     /// A node's plan, with one port left open.
     pub(in super::super) fn node() -> Plan {
-        Plan::new(&node_settings([127, 0, 0, 1]), &["ens4".to_owned()])
+        Plan::new(&node_settings(&destination::PROXY), &["ens4".to_owned()])
     }
 
     /// A pod's plan, with IPv6 left open.
     pub(in super::super) fn pod() -> Plan {
         let settings = Settings {
             mode: Mode::Sidecar { proxy_uid: 10988 },
-            to: SocketAddrV4::new(Ipv4Addr::LOCALHOST, 8988),
+            to: Destination::new(&[([127, 0, 0, 1], 8988).into()]).expect("one"),
+            is_shared: false,
             opened: Opened { routes: Routes { ports: Vec::new(), ipv6: true }, ..Opened::default() },
         };
         Plan::new(&settings, &[])
     }
 
-    fn node_settings(to: [u8; 4]) -> Settings {
+    fn node_settings(to: &[SocketAddr]) -> Settings {
         Settings {
             mode: Mode::DaemonSet { uplinks: None },
-            to: SocketAddrV4::new(to.into(), 988),
+            to: Destination::new(to).expect("one or two"),
+            is_shared: false,
             opened: Opened {
                 routes: Routes { ports: vec![443], ipv6: false },
                 drop_spoofed: true,
@@ -303,7 +329,7 @@ pub(super) mod tests {
 
     #[test]
     fn rules_of_other_settings_have_other_marks() {
-        let (marks, others) = (node().marks(), Plan::new(&node_settings([127, 0, 0, 1]), &[]).marks());
+        let (marks, others) = (node().marks(), Plan::new(&node_settings(&destination::PROXY), &[]).marks());
         assert!(!marks.iter().any(|mark| others.contains(mark)), "{marks:?}");
         assert_eq!(marks, node().marks());
     }
@@ -311,7 +337,7 @@ pub(super) mod tests {
     /// nft allows 128 bytes, and the tools escape these characters.
     #[test]
     fn marks_are_valid_comments() {
-        let elsewhere = Plan::new(&node_settings([10, 128, 0, 2]), &[]);
+        let elsewhere = Plan::new(&node_settings(&[([10, 128, 0, 2], 988).into()]), &[]);
         for mark in [node(), pod(), elsewhere].iter().flat_map(Plan::marks) {
             assert!(mark.len() < 128 && !mark.contains(['"', '\'', '\\']), "{mark}");
         }
@@ -321,7 +347,7 @@ pub(super) mod tests {
     fn a_bound_that_was_refused_differs_from_one_that_is_off_and_from_one_that_was_deleted() {
         let without = node().without_bound().expect("a node has a bound by default");
         assert_eq!((node().has_bound(), without.has_bound(), without.without_bound()), (true, false, None));
-        let mut off = node_settings([127, 0, 0, 1]);
+        let mut off = node_settings(&destination::PROXY);
         off.opened.max_new_connections = None;
         let off = Plan::new(&off, &["ens4".to_owned()]);
         assert_eq!((&off.chains, off.without_bound()), (&without.chains, None));
@@ -338,13 +364,13 @@ pub(super) mod tests {
 
     #[test]
     fn a_sidecar_and_closed_pods_have_no_bound() {
-        let Settings { mode, to, opened } = node_settings([127, 0, 0, 1]);
-        assert!(!pod().has_bound() && !Plan::closing(&mode, &opened, Some(to)).iter().any(Plan::has_bound));
+        let Settings { mode, to, opened, .. } = node_settings(&destination::PROXY);
+        assert!(!pod().has_bound() && !Plan::closing(&mode, &opened, Some(&to)).iter().any(Plan::has_bound));
     }
 
     #[test]
     fn only_redirected_pods_reach_a_network_address() {
-        let guard = Plan::new(&node_settings([10, 128, 0, 2]), &[]).chains.pop().expect("a guard");
+        let guard = Plan::new(&node_settings(&[([10, 128, 0, 2], 988).into()]), &[]).chains.pop().expect("a guard");
         let last = guard.rules.last().expect("rules");
         assert_eq!((guard.name, last.then), (Name::Guard, Then::Drop));
         let to = Hosts { addr: IpAddr::from([10, 128, 0, 2]), prefix: 32 };
@@ -352,18 +378,42 @@ pub(super) mod tests {
     }
 
     #[test]
+    fn an_address_of_the_proxy_s_own_leads_to_nothing_else() {
+        let guard = node().chains.pop().expect("a guard");
+        let dropped: Vec<_> =
+            guard.rules.iter().filter(|rule| rule.then == Then::Drop).map(|rule| &rule.when[..]).collect();
+        let all_to = |to: SocketAddr, prefix| [When::To(Hosts { addr: to.ip(), prefix })];
+        assert_eq!(dropped, [&all_to(destination::PROXY[0], 32)[..], &all_to(destination::PROXY[1], 128)[..]]);
+    }
+
+    #[test]
+    fn loopback_is_guarded_after_the_first_edition_alone() {
+        assert!(!node().guards_loopback());
+        assert!(node().guarding_loopback().guards_loopback() && Plan::loopback_alone().guards_loopback());
+        assert_ne!(node().guarding_loopback().marks(), node().marks());
+    }
+
+    #[test]
+    fn ipv6_that_stays_open_is_not_redirected() {
+        let mut settings = node_settings(&destination::PROXY);
+        settings.opened.routes.ipv6 = true;
+        let rules = Plan::new(&settings, &[]).chains.into_iter().flat_map(|chain| chain.rules);
+        assert!(!rules.into_iter().any(|rule| rule.is_v6()));
+    }
+
+    #[test]
     fn without_a_redirect_everything_but_what_is_opened_is_reset() {
-        let Settings { mode, to, opened } = node_settings([127, 0, 0, 1]);
+        let Settings { mode, to, opened, .. } = node_settings(&destination::PROXY);
         let names = |plans: Vec<Plan>| -> Vec<Vec<Name>> {
             plans.iter().map(|plan| plan.chains.iter().map(|chain| chain.name).collect()).collect()
         };
         let guarded = vec![Name::Bypass, Name::Leaving, Name::Guard];
         let unguarded = || vec![Name::Bypass, Name::Leaving];
         let barest = || vec![Name::Bypass];
-        assert_eq!(names(Plan::closing(&mode, &opened, Some(to))), [guarded, unguarded(), barest()]);
+        assert_eq!(names(Plan::closing(&mode, &opened, Some(&to))), [guarded, unguarded(), barest()]);
         assert_eq!(names(Plan::closing(&mode, &opened, None)), [unguarded(), barest()]);
         let sidecar = Mode::Sidecar { proxy_uid: 10988 };
-        let plans = Plan::closing(&sidecar, &opened, Some(to));
+        let plans = Plan::closing(&sidecar, &opened, Some(&to));
         assert_eq!(plans[0].chains[0].rules[0], leave_proxy(10988));
         assert_eq!(plans[0].chains[0].rules[1].when, [When::To(SERVER_V4), When::PortsBut(vec![DNS, 443])]);
         assert_eq!(names(plans), [[Name::Bypass]]);

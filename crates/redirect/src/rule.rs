@@ -1,7 +1,7 @@
 //! The words that rules are made of: [`Chain`], [`Rule`], [`When`], [`Then`].
 
 use std::fmt;
-use std::net::{IpAddr, SocketAddrV4};
+use std::net::{IpAddr, SocketAddr};
 
 use super::Rate;
 
@@ -64,9 +64,8 @@ pub(super) enum When {
     PortsBut(Vec<u16>),
     /// TCP from any other port.
     SourcePortsBut(Vec<u16>),
-    /// The packet's connection was opened to the metadata server's IPv4 address, and its destination was
-    /// rewritten.
-    Redirected,
+    /// The packet's connection was opened to this address of the metadata server, and its destination was rewritten.
+    Redirected(Hosts),
     /// The packet's destination was rewritten, from any address.
     Rewritten,
     /// The packet leaves the node on a connection that was opened to port 80 of this address, and goes to somebody else.
@@ -93,7 +92,7 @@ pub(super) enum Then {
     /// Leave it to other chains.
     Leave,
     /// Send it to the proxy.
-    SendTo(SocketAddrV4),
+    SendTo(SocketAddr),
     /// Reset its connection, so that the client notices immediately and opens another.
     Reset,
     /// Drop it.
@@ -112,14 +111,19 @@ pub(super) struct Hosts {
 impl Rule {
     /// Whether it matches only IPv6.
     pub(super) fn is_v6(&self) -> bool {
-        self.when.iter().any(
-            |when| matches!(when, When::To(hosts) | When::By(hosts) | When::Diverted(hosts) if hosts.addr.is_ipv6()),
-        )
+        self.hosts().any(Hosts::is_v6)
     }
 
     /// Whether it matches both IP versions, because it contains no address.
     pub(super) fn is_either(&self) -> bool {
-        !self.when.iter().any(|when| matches!(when, When::To(_) | When::By(_) | When::Diverted(_)))
+        self.hosts().next().is_none()
+    }
+
+    fn hosts(&self) -> impl Iterator<Item = Hosts> {
+        self.when.iter().filter_map(|when| match when {
+            When::To(hosts) | When::By(hosts) | When::Redirected(hosts) | When::Diverted(hosts) => Some(*hosts),
+            _ => None,
+        })
     }
 }
 

@@ -52,10 +52,10 @@ impl Tool {
         }
     }
 
-    pub(super) async fn install(self, plan: &Plan, opened_loopback: bool) -> Result<(), Error> {
+    pub(super) async fn install(self, plan: &Plan) -> Result<(), Error> {
         match self {
-            Self::Nft => nft::install(plan, opened_loopback).await,
-            Self::Iptables => iptables::install(plan, opened_loopback).await,
+            Self::Nft => nft::install(plan).await,
+            Self::Iptables => iptables::install(plan).await,
         }
     }
 
@@ -89,17 +89,18 @@ impl Tool {
         }
     }
 
-    pub(super) async fn opened_loopback(self) -> Result<bool, Error> {
+    /// Our rules that are installed. `None` if there are none.
+    pub(super) async fn listing(self) -> Result<Option<String>, Error> {
         match self {
-            Self::Nft => nft::opened_loopback().await,
-            Self::Iptables => iptables::opened_loopback().await,
+            Self::Nft => nft::listing().await,
+            Self::Iptables => iptables::listing().await,
         }
     }
 
-    pub(super) fn text(self, plan: &Plan, opened_loopback: bool) -> String {
+    pub(super) fn text(self, plan: &Plan) -> String {
         match self {
-            Self::Nft => nft::ruleset(plan, opened_loopback),
-            Self::Iptables => iptables::text(plan, opened_loopback),
+            Self::Nft => nft::ruleset(plan),
+            Self::Iptables => iptables::text(plan),
         }
     }
 }

@@ -2,22 +2,44 @@
 //! the node.
 
 use std::fs;
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, Ipv6Addr};
 
-use super::plan::METADATA_V4;
+use super::destination::{METADATA_V4, METADATA_V6};
 
-/// The main routing table. Policy routing is not considered.
+/// The main routing table of IPv4, and all tables of IPv6. Policy routing is not considered.
 const ROUTES: &str = "/proc/net/route";
+const ROUTES_V6: &str = "/proc/net/ipv6_route";
 
-/// The interfaces with the most specific route to the metadata server. Empty if there is no route.
+/// A route that leads nowhere (`RTF_REJECT`).
+const REJECTS: u32 = 0x200;
+
+/// The interfaces with the most specific route to an address of the metadata server. Empty if there is no route.
 pub(super) fn find() -> Vec<String> {
-    in_table(&fs::read_to_string(ROUTES).unwrap_or_default(), METADATA_V4)
+    let read = |path| fs::read_to_string(path).unwrap_or_default();
+    let mut found = in_table(&read(ROUTES), METADATA_V4);
+    found.extend(in_table_v6(&read(ROUTES_V6), METADATA_V6));
+    let mut seen = Vec::new();
+    found.retain(|interface| {
+        !seen.contains(interface) && {
+            seen.push(interface.clone());
+            true
+        }
+    });
+    found
 }
 
 fn in_table(routes: &str, to: Ipv4Addr) -> Vec<String> {
-    let routes: Vec<(&str, u32)> = routes.lines().skip(1).filter_map(|line| leading_to(line, to)).collect();
-    let longest = routes.iter().map(|(_, mask)| *mask).max();
-    routes.iter().filter(|(_, mask)| Some(*mask) == longest).map(|(interface, _)| (*interface).to_owned()).collect()
+    most_specific(routes.lines().skip(1).filter_map(|line| leading_to(line, to)))
+}
+
+fn in_table_v6(routes: &str, to: Ipv6Addr) -> Vec<String> {
+    most_specific(routes.lines().filter_map(|line| leading_to_v6(line, to)))
+}
+
+fn most_specific<'a>(routes: impl Iterator<Item = (&'a str, u32)>) -> Vec<String> {
+    let routes: Vec<_> = routes.collect();
+    let longest = routes.iter().map(|(_, length)| *length).max();
+    routes.iter().filter(|(_, length)| Some(*length) == longest).map(|(interface, _)| (*interface).to_owned()).collect()
 }
 
 /// The interface and prefix length of a route that matches the address.
@@ -30,6 +52,17 @@ fn leading_to(line: &str, to: Ipv4Addr) -> Option<(&str, u32)> {
     let destination = number(0)?;
     let mask = number(5)?;
     (u32::from_le_bytes(to.octets()) & mask == destination).then_some((interface, mask.count_ones()))
+}
+
+/// The same in IPv6: the destination, its prefix length, six other fields, flags and the interface, in hexadecimal digits.
+fn leading_to_v6(line: &str, to: Ipv6Addr) -> Option<(&str, u32)> {
+    let fields: Vec<&str> = line.split_whitespace().collect();
+    let [destination, length, .., flags, interface] = fields[..] else { return None };
+    let destination = u128::from_str_radix(destination, 16).ok()?;
+    let length = u32::from_str_radix(length, 16).ok()?;
+    let rejects = u32::from_str_radix(flags, 16).ok()? & REJECTS != 0;
+    let mask = u128::MAX.checked_shl(128_u32.checked_sub(length)?).unwrap_or(0);
+    (!rejects && interface != "lo" && to.to_bits() & mask == destination & mask).then_some((interface, length))
 }
 
 #[cfg(test)]
@@ -51,6 +84,26 @@ mod tests {
             (vec![PODS], vec![]),
         ] {
             assert_eq!(in_table(&format!("{HEADER}{}", routes.concat()), METADATA_V4), uplinks, "{routes:?}");
+        }
+    }
+    #[test]
+    fn the_most_specific_route_of_ipv6_determines_it_too() {
+        let none = "00000000000000000000000000000000";
+        let route = |to: &str, length: &str, flags: &str, interface: &str| {
+            format!("{to} {length} {none} 00 {none} 00000400 00000001 00000000 {flags} {interface}\n")
+        };
+        let default = route(none, "00", "00000003", "ens4");
+        let network = route("fd2000ce000000000000000000000000", "40", "00000001", "ens5");
+        let nowhere = route(none, "00", "00200200", "lo");
+        let rejected = route("fd2000ce000000000000000000000254", "80", "00000200", "ens6");
+        let pods = route("fd00000b000100000000000000000000", "40", "00000001", "pod1");
+        for (routes, uplinks) in [
+            ([&nowhere, &default, &pods], vec!["ens4"]),
+            ([&network, &default, &pods], vec!["ens5"]),
+            ([&rejected, &default, &pods], vec!["ens4"]),
+            ([&nowhere, &nowhere, &pods], vec![]),
+        ] {
+            assert_eq!(in_table_v6(&routes.map(String::as_str).concat(), METADATA_V6), uplinks, "{routes:?}");
         }
     }
 }

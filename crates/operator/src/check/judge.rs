@@ -11,7 +11,7 @@ use super::probe::{Exchange, Response};
 use crate::finding;
 use proxy::failure::OWN_TOKEN;
 use proxy::reply;
-use redirect::METADATA_V4;
+use redirect::{METADATA_V4, METADATA_V6};
 use telemetry::labels;
 
 /// Longest time to fetch a token that is not reported. Slower tokens noticeably delay the start of programs.
@@ -67,9 +67,20 @@ pub(super) fn proxied(exchange: &Exchange) -> Finding {
     finding("proxied", exchange, verdict, seen, advice)
 }
 
+/// The server's address of an IP version that this pod can use beside the first. It may be blocked: then programs use the first.
+pub(super) fn other_address(exchange: &Exchange, is_allowed: bool) -> Finding {
+    match &exchange.outcome {
+        Err(error) => finding("proxied", exchange, Verdict::Protected, format!("it is closed: {error}"), None),
+        Ok(answer) if is_allowed && !is_ours(answer) => {
+            finding("proxied", exchange, Verdict::Allowed, "it is open, as --redirect-allow says".to_owned(), None)
+        }
+        Ok(_) => proxied(exchange),
+    }
+}
+
 pub(super) fn name(found: IpAddr, exchange: &Exchange) -> Finding {
     let mut finding = Finding { topic: "name", ..proxied(exchange) };
-    if found != IpAddr::V4(METADATA_V4) {
+    if ![IpAddr::V4(METADATA_V4), IpAddr::V6(METADATA_V6)].contains(&found) {
         finding.seen = format!("the name resolves to {found}; there, {}", finding.seen);
     }
     finding
@@ -260,6 +271,20 @@ mod tests {
         assert_eq!(proxied(&exchange(200, REAL, "")).verdict, Verdict::Unprotected);
         assert_eq!(proxied(&exchange(200, None, "")).verdict, Verdict::Unprotected);
         assert_eq!(proxied(&failed()).verdict, Verdict::Trouble);
+    }
+
+    #[test]
+    fn the_server_s_other_address_leads_to_the_proxy_or_nowhere() {
+        for (answer, is_allowed, verdict) in [
+            (exchange(200, OURS, ""), false, Verdict::Protected),
+            (exchange(200, OURS, ""), true, Verdict::Protected),
+            (exchange(200, REAL, ""), false, Verdict::Unprotected),
+            (exchange(200, REAL, ""), true, Verdict::Allowed),
+            (failed(), false, Verdict::Protected),
+        ] {
+            let found = other_address(&answer, is_allowed);
+            assert_eq!(found.verdict, verdict, "{found:?}");
+        }
     }
 
     #[test]

@@ -23,6 +23,7 @@
 //! the metadata server gets none.
 
 mod canary;
+mod capabilities;
 mod command;
 mod credential;
 mod judge;
@@ -31,7 +32,7 @@ mod probe;
 mod report;
 mod standing;
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 
 use http::Method;
 use tokio::task::JoinSet;
@@ -73,6 +74,8 @@ const TOKEN: &str = "/computeMetadata/v1/instance/service-accounts/default/token
 #[derive(Debug, Clone, Copy)]
 enum Try {
     Address,
+    /// The server's address of another IP version, which this pod can use as well.
+    OtherAddress(SocketAddr),
     Name,
     Secret(&'static str),
     Identity,
@@ -80,6 +83,8 @@ enum Try {
     /// A token that is bound to a certificate, which clients request by POST.
     BoundToken,
     WayRound(SocketAddr),
+    /// Capabilities that lead past a proxy in the same pod.
+    Capabilities,
     /// The credential of the proxy whose listener for operators has this address.
     Credential(SocketAddr),
 }
@@ -87,15 +92,18 @@ enum Try {
 /// Runs all checks concurrently, in at most 3 s. `admin` is the proxy's listener for operators on this machine. `open` are
 /// the routes that the redirect leaves open.
 async fn once(admin: SocketAddr, open: &Routes) -> Report {
-    let tries = [Try::Address, Try::Name].into_iter().chain(at_the_address()).chain(ways_round());
-    run_all(tries.chain([Try::Credential(admin)]), server(), Method::GET, open).await
+    let (server, others) = servers();
+    let tries = others.chain([Try::Name]).chain(at_the_address()).chain(ways_round());
+    let tries = tries.chain([Try::Capabilities, Try::Credential(admin)]);
+    run_all([Try::Address].into_iter().chain(tries), server, Method::GET, open).await
 }
 
 /// Runs the checks that need only a response's head, in at most 3 s. `open` are the routes that the redirect leaves open.
 async fn heads(open: &Routes) -> Report {
     let secrets = SECRETS.into_iter().filter(|path| !judge::is_listing(path)).map(Try::Secret);
-    let tries = [Try::Address, Try::Name].into_iter().chain(secrets).chain(ways_round());
-    run_all(tries, server(), Method::HEAD, open).await
+    let (server, others) = servers();
+    let tries = others.chain([Try::Name]).chain(secrets).chain(ways_round());
+    run_all([Try::Address].into_iter().chain(tries), server, Method::HEAD, open).await
 }
 
 /// Runs the checks that need only the server's address, against another server.
@@ -103,8 +111,20 @@ pub async fn at(server: SocketAddr) -> Report {
     run_all([Try::Address].into_iter().chain(at_the_address()), server, Method::GET, &Routes::default()).await
 }
 
-fn server() -> SocketAddr {
-    SocketAddr::from((METADATA_V4, HTTP))
+/// The server's address that this pod uses, by IPv4 if it can, and the check of the other one if it can use both.
+fn servers() -> (SocketAddr, impl Iterator<Item = Try>) {
+    let (v4, v6) = (SocketAddr::from((METADATA_V4, HTTP)), SocketAddr::from((METADATA_V6, HTTP)));
+    match (has_route(v4), has_route(v6)) {
+        (false, true) => (v6, None.into_iter()),
+        (_, true) => (v4, Some(Try::OtherAddress(v6)).into_iter()),
+        (_, false) => (v4, None.into_iter()),
+    }
+}
+
+/// Whether there is a route, which the kernel says without sending anything.
+fn has_route(addr: SocketAddr) -> bool {
+    let any = if addr.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
+    UdpSocket::bind(any).is_ok_and(|socket| socket.connect(addr).is_ok())
 }
 
 fn at_the_address() -> impl Iterator<Item = Try> {
@@ -113,7 +133,7 @@ fn at_the_address() -> impl Iterator<Item = Try> {
 
 fn ways_round() -> impl Iterator<Item = Try> {
     let by_v4 = OTHER_PORTS.map(|port| SocketAddr::from((METADATA_V4, port)));
-    let by_v6 = [HTTP, OTHER_PORTS[0]].map(|port| SocketAddr::from((METADATA_V6, port)));
+    let by_v6 = OTHER_PORTS.map(|port| SocketAddr::from((METADATA_V6, port)));
     by_v4.into_iter().chain(by_v6).map(Try::WayRound)
 }
 
@@ -133,6 +153,8 @@ impl Try {
     async fn run(self, client: &Client, server: SocketAddr, open: &Routes) -> Option<Finding> {
         Some(match self {
             Self::Address => judge::proxied(&ask(client, server, "/").await),
+            Self::OtherAddress(addr) => judge::other_address(&ask(client, addr, "/").await, open.lead_to(addr)),
+            Self::Capabilities => return capabilities::of_this_container(),
             Self::Name => match resolve(NAME).await {
                 Ok(found) => judge::name(found.ip(), &client.ask(SocketAddr::new(found.ip(), HTTP), NAME, "/").await),
                 Err(error) => judge::unknown_name(NAME, &error),

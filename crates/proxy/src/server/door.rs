@@ -2,8 +2,9 @@
 //!
 //! The kernel queues new connections until they are accepted. A single queue is served in order, so a pod that opens
 //! connections faster than the proxy accepts them makes all others wait. Under a CPU limit, a few hundred connections
-//! per second are enough for that. So each address has [`QUEUES`] listening sockets, and the kernel chooses one by the
-//! client's address. A pod fills only its own queue; then the kernel drops its packets, at no cost to the proxy.
+//! per second are enough for that. So the addresses share [`QUEUES`] listening sockets, and the kernel chooses among those
+//! of an address by the client's address. A pod fills only its own queue; then the kernel drops its packets, at no cost to
+//! the proxy.
 
 use std::io;
 use std::net::SocketAddr;
@@ -17,8 +18,9 @@ use socket2::{Domain, SockRef, Socket, TcpKeepalive, Type};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::{Instant, timeout_at};
 
-/// Queues per address. Kubernetes gives a node 256 pod addresses by default, each of which gets its own queue. A queue
-/// costs 4 KiB of kernel memory.
+/// Queues of all addresses. Kubernetes gives a node 256 pod addresses by default. Each gets its own queue if the proxy
+/// listens on one address for pods; two share a queue if it also listens on one for IPv6. A queue costs 4 KiB of kernel
+/// memory.
 const QUEUES: usize = 256;
 
 /// Length of a queue: the kernel's maximum. It is capped by `net.core.somaxconn`, which is 4096 since Linux 5.4 and 128
@@ -57,6 +59,34 @@ pub(super) struct Departures {
     had_left: bool,
 }
 
+/// How to listen on an address.
+#[derive(Debug, Clone, Copy)]
+pub struct Listen {
+    /// Whether another process may listen on it, too.
+    pub share: bool,
+    /// Whether the machine may get the address later.
+    pub early: bool,
+    /// The number of queues: a power of two.
+    queues: usize,
+}
+
+impl Listen {
+    /// The same for each of these addresses, which share the queues. An address of loopback beside others has a single one: no
+    /// pod sends to it.
+    pub fn on(addrs: &[SocketAddr], share: bool, early: impl Fn(SocketAddr) -> bool) -> Vec<(SocketAddr, Self)> {
+        let is_for_pods = |addr: &&SocketAddr| !addr.ip().is_loopback();
+        let sharing = match addrs.iter().filter(is_for_pods).count() {
+            0 => addrs.len(),
+            some => some,
+        };
+        let each = 1 << (QUEUES / sharing.max(1)).max(1).ilog2();
+        let has_each = |addr: &SocketAddr| sharing == addrs.len() || is_for_pods(&addr);
+        let listen =
+            |addr: &SocketAddr| Self { share, early: early(*addr), queues: if has_each(addr) { each } else { 1 } };
+        addrs.iter().map(|addr| (*addr, listen(addr))).collect()
+    }
+}
+
 /// Opens a single door to an address. Connections to it may still be in `TIME_WAIT`. With `share`, another process may
 /// listen on it too.
 ///
@@ -64,7 +94,7 @@ pub(super) struct Departures {
 ///
 /// Outside a runtime, like all of these functions.
 pub fn bind(addr: SocketAddr, share: bool) -> io::Result<Door> {
-    Door::new(listen(addr, share)?)
+    Door::new(listen(addr, share, false)?)
 }
 
 /// Opens the doors to an address: one per queue, or a single door if the kernel does not support the filters for that.
@@ -72,20 +102,24 @@ pub fn bind(addr: SocketAddr, share: bool) -> io::Result<Door> {
 /// With `share`, another process may also have doors to the address. The kernel numbers the sockets of all processes in
 /// the order in which they were opened, so those of the first process get all connections. When they close, other
 /// sockets take over their numbers.
-pub fn bind_queues(addr: SocketAddr, share: bool) -> io::Result<Vec<Door>> {
+pub fn bind_queues(addr: SocketAddr, how: Listen) -> io::Result<Vec<Door>> {
+    let Listen { share, early, queues } = how;
+    if queues == 1 {
+        return Ok(vec![Door::new(listen(addr, share, early)?)?]);
+    }
     if !share {
         // Sockets that share an address with each other would also share it with another process.
-        drop(listen(addr, false)?);
+        drop(listen(addr, false, early)?);
     }
-    let first = listen(addr, true)?;
+    let first = listen(addr, true, early)?;
     let addr = first.local_addr()?;
-    if let Err(error) = choose_by_client(&first) {
+    if let Err(error) = choose_by_client(&first, queues) {
         tracing::warn!(%addr, %error, "the kernel cannot give each client a queue of its own; a flood of connections may make others wait");
         return Ok(vec![Door::new(first)?]);
     }
     let mut doors = vec![Door::new(first)?];
-    while doors.len() < QUEUES {
-        doors.push(Door::new(listen(addr, true)?)?);
+    while doors.len() < queues {
+        doors.push(Door::new(listen(addr, true, early)?)?);
     }
     Ok(doors)
 }
@@ -93,14 +127,20 @@ pub fn bind_queues(addr: SocketAddr, share: bool) -> io::Result<Vec<Door>> {
 /// Whether another process listens on this address.
 pub fn is_taken(addr: SocketAddr) -> bool {
     // Without sharing, the kernel allows a single listener.
-    addr.port() != 0 && listen(addr, false).is_err_and(|error| error.kind() == io::ErrorKind::AddrInUse)
+    addr.port() != 0 && listen(addr, false, true).is_err_and(|error| error.kind() == io::ErrorKind::AddrInUse)
 }
 
-fn listen(addr: SocketAddr, share: bool) -> io::Result<std::net::TcpListener> {
+fn listen(addr: SocketAddr, share: bool, early: bool) -> io::Result<std::net::TcpListener> {
     let socket = Socket::new(Domain::for_address(addr), Type::STREAM, None)?;
     socket.set_reuse_address(true)?;
     if share {
         socket.set_reuse_port(true)?;
+    }
+    if early {
+        match addr {
+            SocketAddr::V4(_) => socket.set_freebind_v4(true)?,
+            SocketAddr::V6(_) => socket.set_freebind_v6(true)?,
+        }
     }
     set_options(&SockRef::from(&socket))?;
     socket.bind(&addr.into())?;
@@ -121,8 +161,8 @@ fn set_options(socket: &SockRef<'_>) -> io::Result<()> {
 
 /// Makes the kernel choose the queue by the client's address, with a program that needs no privileges
 /// (`SO_ATTACH_REUSEPORT_CBPF`, socket(7)).
-fn choose_by_client(listener: &std::net::TcpListener) -> io::Result<()> {
-    let mut program = program();
+fn choose_by_client(listener: &std::net::TcpListener, queues: usize) -> io::Result<()> {
+    let mut program = program(queues);
     let length = u16::try_from(program.len()).expect("a few instructions");
     let program = sock_fprog { len: length, filter: program.as_mut_ptr() };
     Ok(setsockopt(listener, AttachReusePortCbpf, &program)?)
@@ -130,7 +170,7 @@ fn choose_by_client(listener: &std::net::TcpListener) -> io::Result<()> {
 
 /// Returns the number of a client's queue: the last byte of its address, plus a hash of the three bytes before it. So
 /// each address of a /24 has its own queue, and an address of another network is seldom assigned the same one.
-fn program() -> [sock_filter; 12] {
+fn program(queues: usize) -> [sock_filter; 12] {
     let step = |code: u32, k: u32, jump_true, jump_false| sock_filter {
         code: u16::try_from(code).expect("codes have 16 bits"),
         jt: jump_true,
@@ -141,7 +181,7 @@ fn program() -> [sock_filter; 12] {
     let alu = |operation, operand| step(libc::BPF_ALU | operation | libc::BPF_K, operand, 0, 0);
     let ancillary = |offset: i32| (libc::SKF_AD_OFF + offset).cast_unsigned();
     let in_header = |offset: i32| (libc::SKF_NET_OFF + offset).cast_unsigned();
-    let queues = u32::try_from(QUEUES).expect("few");
+    let queues = u32::try_from(queues).expect("few");
     [
         load(ancillary(libc::SKF_AD_PROTOCOL)),
         step(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0x86dd, 2, 0),
@@ -260,9 +300,34 @@ mod tests {
         assert_eq!(noticed, expected.collect::<Vec<_>>());
     }
 
+    const ALL: Listen = Listen { share: false, early: false, queues: QUEUES };
+
+    #[test]
+    fn addresses_share_the_queues() {
+        let queues = |addrs: &[&str]| -> Vec<usize> {
+            let addrs: Vec<SocketAddr> = addrs.iter().map(|addr| addr.parse().expect("an address")).collect();
+            Listen::on(&addrs, false, |_| false).iter().map(|(_, how)| how.queues).collect()
+        };
+        assert_eq!(queues(&["127.0.0.1:988"]), [256]);
+        assert_eq!(queues(&["169.254.169.252:988", "127.0.0.1:988"]), [256, 1]);
+        assert_eq!(queues(&["169.254.169.252:988", "[fd20:ce::252]:988", "127.0.0.1:988"]), [128, 128, 1]);
+        assert_eq!(queues(&["10.0.0.1:1", "10.0.0.1:2", "10.0.0.1:3"]), [64, 64, 64]);
+        assert_eq!(queues(&["127.0.0.1:1", "[::1]:1"]), [128, 128]);
+        assert_eq!(queues(&[]), [0; 0]);
+    }
+
+    /// 192.0.2.0/24 is for documentation; no machine has it.
+    #[tokio::test]
+    async fn an_address_may_come_later_where_that_is_expected() {
+        let later = ([192, 0, 2, 1], 0).into();
+        let bind = |early| bind_queues(later, Listen { early, queues: 2, ..ALL }).map(|doors| doors.len());
+        assert_eq!(bind(false).map_err(|error| error.kind()), Err(io::ErrorKind::AddrNotAvailable));
+        assert_eq!(bind(true).expect("it is expected"), 2);
+    }
+
     /// Number of these clients in each queue.
     async fn queued(clients: impl Iterator<Item = [u8; 4]>) -> Vec<usize> {
-        let doors = bind_queues((Ipv4Addr::LOCALHOST, 0).into(), false).expect("a port");
+        let doors = bind_queues((Ipv4Addr::LOCALHOST, 0).into(), ALL).expect("a port");
         assert_eq!(doors.len(), QUEUES);
         let addr = doors[0].local_addr().expect("bound");
         let connect = |client| {
@@ -297,7 +362,7 @@ mod tests {
 
     #[tokio::test]
     async fn an_address_is_taken_while_another_listens_there() {
-        let doors = bind_queues((Ipv4Addr::LOCALHOST, 0).into(), true).expect("a port");
+        let doors = bind_queues((Ipv4Addr::LOCALHOST, 0).into(), Listen { share: true, ..ALL }).expect("a port");
         let addr = doors[0].local_addr().expect("bound");
         assert!(is_taken(addr));
         drop(doors);
@@ -307,9 +372,9 @@ mod tests {
 
     #[tokio::test]
     async fn an_address_in_use_is_an_error() {
-        let doors = bind_queues((Ipv4Addr::LOCALHOST, 0).into(), false).expect("a port");
+        let doors = bind_queues((Ipv4Addr::LOCALHOST, 0).into(), ALL).expect("a port");
         let addr = doors[0].local_addr().expect("bound");
-        let again = bind_queues(addr, false).map(drop).map_err(|error| error.kind());
+        let again = bind_queues(addr, ALL).map(drop).map_err(|error| error.kind());
         assert_eq!(again, Err(io::ErrorKind::AddrInUse));
     }
 }

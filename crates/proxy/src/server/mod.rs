@@ -35,7 +35,7 @@ mod wire;
 pub use accept::Server;
 pub use arrival::Arrival;
 pub use connections::Connections;
-pub use door::{Door, bind, bind_queues, is_taken};
+pub use door::{Door, Listen, bind, bind_queues, is_taken};
 pub use drain::Drain;
 pub use reset::Reset;
 pub use stack::{NewStack, Payload, Remembering, Stack};

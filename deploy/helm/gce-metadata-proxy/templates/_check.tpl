@@ -18,7 +18,7 @@
 {{/* Settings that other parts of the manifests must know. By themselves they would lead probes or pods astray. */}}
 {{- define "settings.check" -}}
 {{- $values := dict
-  "addr" "port, which the redirect must know"
+  "addr" "port and redirect.addresses, which the redirect must know"
   "metrics-addr" "metricsPort, which the probes must know, and podMonitor.enabled to open it to Prometheus"
   "redirect" "redirect.enabled, which has a container of its own for it"
   "workload-identity" "identity.enabled, which brings the mounts and rights for it"

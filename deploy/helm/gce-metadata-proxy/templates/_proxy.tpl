@@ -24,6 +24,15 @@
 {{- end }}
 {{- end }}
 
+{{/* Where pods are redirected to, if that is not the default: a list of HOST:PORT. */}}
+{{- define "addresses" -}}
+{{- if or .Values.redirect.addresses (ne (int .Values.port) 988) }}
+{{- range .Values.redirect.addresses | default (list "169.254.169.252" "fd20:ce::252") }}
+- {{ printf (ternary "[%s]:%d" "%s:%d" (contains ":" .)) . (int $.Values.port) | quote }}
+{{- end }}
+{{- end }}
+{{- end }}
+
 {{- define "redirect.env" -}}
 {{- with .Values.redirect }}
 {{- with .startupTaint }}
@@ -59,15 +68,6 @@
 {{- end }}
 {{- if .Values.identity.enabled }}
 {{ include "identity.volumes" . }}
-{{- end }}
-{{- if or .Values.redirect.remove (and .Values.redirect.enabled .Values.redirect.routeLocalnet) }}
-- name: route-localnet
-  # This one switch of the kernel, which the redirect turns on once its rules guard loopback. Without it, pods
-  # cannot be redirected to a loopback address. Where SELinux confines containers (OpenShift for one), the
-  # container needs `seLinuxType: spc_t`; AppArmor's usual profiles allow it.
-  hostPath:
-    path: /proc/sys/net/ipv4/conf/all/route_localnet
-    type: File
 {{- end }}
 {{- if .Values.redirect.startupTaint }}
 - name: redirect-account

@@ -57,11 +57,11 @@ def gone():
 
 
 def start_over():
-    """A node on which nothing of the proxy ever was, and whose kernel routes no loopback: nobody else enables that here."""
+    """A node on which nothing of the proxy ever was."""
     kubectl("delete", "--ignore-not-found", *DAEMONSET, f"daemonset/{CANARY}", seconds=300)
     gone()
     machine.remove_rules()
-    machine.route_loopback(False)
+    machine.remove_addresses()
 
 
 def pods():

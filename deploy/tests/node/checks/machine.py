@@ -11,7 +11,7 @@ from pathlib import Path
 SERVER = "169.254.169.254"
 # What is beyond the node, with the server.
 WITHIN_WORLD = ["ip", "netns", "exec", "world"]
-ROUTE_LOCALNET = Path("/proc/sys/net/ipv4/conf/all/route_localnet")
+ADDRESSES = ("169.254.169.252/32", "fd20:ce::252/128")
 TABLE = "gce_metadata_proxy"
 CGROUPS = Path("/sys/fs/cgroup")
 
@@ -55,12 +55,16 @@ def rules():
     return run("nft", "--stateless", "list", "ruleset")
 
 
-def routes_loopback():
-    return ROUTE_LOCALNET.read_text().strip() == "1"
+def addresses():
+    """Those of the interface lo that are the proxy's."""
+    [link] = json.loads(run("ip", "-json", "address", "show", "dev", "lo"))
+    found = [f"{one['local']}/{one['prefixlen']}" for one in link["addr_info"]]
+    return [one for one in found if one in ADDRESSES]
 
 
-def route_loopback(is_on):
-    ROUTE_LOCALNET.write_text("1" if is_on else "0")
+def remove_addresses():
+    for one in addresses():
+        run("ip", "address", "delete", one, "dev", "lo")
 
 
 def remove_rules():

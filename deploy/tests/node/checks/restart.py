@@ -28,7 +28,7 @@ def switch_off():
 def forget_the_network():
     """What the kernel knows of pods and rules is gone after a boot, and its settings are its own again."""
     machine.run("nft", "flush", "ruleset")
-    machine.route_loopback(False)
+    machine.remove_addresses()
     for network in listed("netns", "list"):
         if network["name"].startswith("cni-"):
             machine.run("ip", "netns", "delete", network["name"])

@@ -1,4 +1,4 @@
-"""The documented way to remove it, on a node whose kernel routed no loopback before."""
+"""The documented way to remove it."""
 
 import cluster
 import machine
@@ -25,7 +25,7 @@ class Uninstall(Subject):
     def test_it_leaves_the_node_as_it_was(self):
         cluster.install("overlay")
         self.assertIn(machine.TABLE, machine.rules())
-        self.assertTrue(machine.routes_loopback())
+        self.assertIn(machine.ADDRESSES[0], machine.addresses())
         self.assertEqual(self.secret("installed"), 403)
 
         cluster.kubectl("delete", "--namespace", "kube-system", f"daemonset/{cluster.CANARY}")
@@ -36,14 +36,14 @@ class Uninstall(Subject):
 
         cluster.install("removal")
         self.assertNotIn(machine.TABLE, machine.rules())
-        self.assertFalse(machine.routes_loopback())
+        self.assertEqual(machine.addresses(), [])
         self.assertEqual(self.secret("removed"), 200, "pods reach the server itself")
-        say("with components/redirect-remove: no rule, route_localnet 0 as before")
+        say("with components/redirect-remove: no rule, no address")
 
         cluster.delete("removal")
         self.assertEqual(tables(), self.tables)
         self.assertNotIn(machine.TABLE, machine.rules())
-        self.assertFalse(machine.routes_loopback())
+        self.assertEqual(machine.addresses(), [])
         for selected in (cluster.OF_PROXY, cluster.OF_CANARY):
             left = cluster.kubectl("get", "daemonset,serviceaccount,pod", *selected, "--output", "name")
             self.assertEqual(left, "", "objects that are left")

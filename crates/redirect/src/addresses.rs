@@ -1,0 +1,252 @@
+//! The proxy's addresses on the node's interface `lo`.
+//!
+//! An address of the proxy's own lets pods be redirected to it wherever they come from, which loopback addresses do only with
+//! the kernel's leave (`route_localnet`), and IPv6 not at all. It is added and taken away by netlink, rtnetlink(7): the image of
+//! the redirect has no `ip`.
+//!
+//! What the redirect added has a mark, the metric, which `ip address` shows as well: `inet 169.254.169.252/32 metric 61988`. It
+//! has no other effect on an address of one host. The kernel keeps it with the address (since Linux 4.18), so it is lost neither
+//! with the rules nor with the process. What somebody else added stays.
+//!
+//! The addresses are only to be asked at. Calico's interfaces have no address, and for a connection to a pod the kernel would
+//! otherwise choose one of `lo`: the scope prevents it for IPv4, and that the address is deprecated for IPv6.
+
+use std::io;
+use std::net::IpAddr;
+
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socket_with};
+
+/// The number of `lo` in every network.
+const LO: u32 = 1;
+
+/// The mark: the proxy's user ID in a sidecar, which nobody chooses by chance.
+const METRIC: u32 = super::SIDECAR_UID;
+
+/// From `linux/netlink.h`, `linux/rtnetlink.h` and `linux/if_addr.h`.
+const RTM_NEWADDR: u16 = 20;
+const RTM_DELADDR: u16 = 21;
+const RTM_GETADDR: u16 = 22;
+const NLMSG_ERROR: u16 = 2;
+const NLMSG_DONE: u16 = 3;
+const NLM_F_REQUEST: u16 = 0x1;
+const NLM_F_ACK: u16 = 0x4;
+const NLM_F_DUMP: u16 = 0x300;
+const NLM_F_CREATE: u16 = 0x400;
+const NLM_F_EXCL: u16 = 0x200;
+const IFA_ADDRESS: u16 = 1;
+const IFA_LOCAL: u16 = 2;
+const IFA_CACHEINFO: u16 = 6;
+const IFA_RT_PRIORITY: u16 = 9;
+/// No second in which the kernel checks whether another machine has the address.
+const IFA_F_NODAD: u8 = 0x2;
+const RT_SCOPE_UNIVERSE: u8 = 0;
+const RT_SCOPE_HOST: u8 = 254;
+
+const EXISTS: i32 = 17;
+
+/// Lengths of `nlmsghdr`, `ifaddrmsg` and `rtattr`.
+const HEADER: usize = 16;
+const MESSAGE: usize = 8;
+const ATTRIBUTE: usize = 4;
+
+/// An address of this network.
+#[derive(Debug, PartialEq, Eq)]
+struct Address {
+    ip: IpAddr,
+    interface: u32,
+    metric: u32,
+}
+
+impl Address {
+    fn is_ours(&self) -> bool {
+        self.interface == LO && self.metric == METRIC
+    }
+}
+
+/// Whether this network has an address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Presence {
+    /// Added by the redirect.
+    Ours,
+    /// Added by somebody else.
+    Others,
+    Absent,
+}
+
+pub(super) fn find(ip: IpAddr) -> io::Result<Presence> {
+    let found: Vec<Address> = list()?.into_iter().filter(|address| address.ip == ip).collect();
+    Ok(match found.iter().any(Address::is_ours) {
+        true => Presence::Ours,
+        false if found.is_empty() => Presence::Absent,
+        false => Presence::Others,
+    })
+}
+
+/// Adds an address to `lo`, unless it is there.
+pub(super) fn add(ip: IpAddr) -> io::Result<()> {
+    let flags = NLM_F_CREATE | NLM_F_EXCL;
+    match change(RTM_NEWADDR, flags, ip) {
+        Err(error) if error.raw_os_error() == Some(EXISTS) => Ok(()),
+        outcome => outcome,
+    }
+}
+
+/// Takes away what the redirect added.
+pub(super) fn remove() -> io::Result<()> {
+    remove_except(&[])
+}
+
+/// Takes away what the redirect added, except these.
+pub(super) fn remove_except(kept: &[IpAddr]) -> io::Result<()> {
+    let ours = list()?.into_iter().filter(|address| address.is_ours() && !kept.contains(&address.ip));
+    ours.map(|address| address.ip).try_for_each(|ip| change(RTM_DELADDR, 0, ip))
+}
+
+fn change(kind: u16, flags: u16, ip: IpAddr) -> io::Result<()> {
+    ask(kind, flags | NLM_F_ACK, &addressed(ip)).map(drop)
+}
+
+fn list() -> io::Result<Vec<Address>> {
+    let any = [0; MESSAGE];
+    let messages = ask(RTM_GETADDR, NLM_F_DUMP, &any)?;
+    Ok(messages.iter().filter_map(|message| read(message)).collect())
+}
+
+/// `ifaddrmsg` and attributes.
+fn addressed(ip: IpAddr) -> Vec<u8> {
+    let (bytes, scope) = match ip {
+        IpAddr::V4(ip) => (ip.octets().to_vec(), RT_SCOPE_HOST),
+        IpAddr::V6(ip) => (ip.octets().to_vec(), RT_SCOPE_UNIVERSE),
+    };
+    let prefix = u8::try_from(bytes.len() * 8).expect("at most 128");
+    let mut message = vec![family(ip), prefix, IFA_F_NODAD, scope];
+    message.extend(LO.to_ne_bytes());
+    attribute(&mut message, IFA_LOCAL, &bytes);
+    attribute(&mut message, IFA_ADDRESS, &bytes);
+    attribute(&mut message, IFA_RT_PRIORITY, &METRIC.to_ne_bytes());
+    if ip.is_ipv6() {
+        // Preferred for no time, valid for ever, and two times that the kernel sets.
+        let lifetimes = [0, u32::MAX, 0, 0].map(u32::to_ne_bytes).concat();
+        attribute(&mut message, IFA_CACHEINFO, &lifetimes);
+    }
+    message
+}
+
+/// `AF_INET` or `AF_INET6`, which netlink has in one byte.
+fn family(ip: IpAddr) -> u8 {
+    let family = if ip.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    u8::try_from(family.as_raw()).expect("2 or 10")
+}
+
+/// All attributes here are of whole words, so none needs padding.
+fn attribute(message: &mut Vec<u8>, kind: u16, value: &[u8]) {
+    let length = u16::try_from(ATTRIBUTE + value.len()).expect("a few bytes");
+    message.extend(length.to_ne_bytes());
+    message.extend(kind.to_ne_bytes());
+    message.extend(value);
+}
+
+/// Sends a request to the kernel, and returns the messages of its answer.
+fn ask(kind: u16, flags: u16, request: &[u8]) -> io::Result<Vec<Vec<u8>>> {
+    let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, None)?;
+    let mut message = Vec::new();
+    message.extend(u32::try_from(HEADER + request.len()).expect("a few bytes").to_ne_bytes());
+    message.extend(kind.to_ne_bytes());
+    message.extend((flags | NLM_F_REQUEST).to_ne_bytes());
+    // The number of the request and of the socket, which has no other.
+    message.extend([0; 8]);
+    message.extend(request);
+    send(&socket, &message, SendFlags::empty())?;
+    let mut answers = Vec::new();
+    // The kernel answers a list in parts of at most this.
+    let mut part = vec![0; 32 * 1024];
+    loop {
+        let (length, _) = recv(&socket, &mut part[..], RecvFlags::empty())?;
+        let mut rest = part.get(..length).unwrap_or_default();
+        while let Some((kind, body)) = next(&mut rest, HEADER, |header| {
+            Some((number(header, 0)?, u16::from_ne_bytes(header.get(4..6)?.try_into().ok()?)))
+        }) {
+            match kind {
+                NLMSG_DONE => return Ok(answers),
+                NLMSG_ERROR => {
+                    return match number(body, 0) {
+                        Some(0) => Ok(answers),
+                        error => Err(io::Error::from_raw_os_error(error.map_or(0, u32::cast_signed).wrapping_neg())),
+                    };
+                }
+                _ => answers.push(body.to_vec()),
+            }
+        }
+    }
+}
+
+/// Takes a message or an attribute from the front of what is left: its kind and its body. Each begins on a whole word.
+fn next<'a>(
+    rest: &mut &'a [u8],
+    header: usize,
+    length_and_kind: impl Fn(&[u8]) -> Option<(u32, u16)>,
+) -> Option<(u16, &'a [u8])> {
+    let (length, kind) = length_and_kind(rest.get(..header)?)?;
+    let length = usize::try_from(length).ok()?;
+    let body = rest.get(header..length)?;
+    *rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
+    Some((kind, body))
+}
+
+fn number(bytes: &[u8], at: usize) -> Option<u32> {
+    bytes.get(at..at + 4)?.try_into().ok().map(u32::from_ne_bytes)
+}
+
+/// Reads `ifaddrmsg` and its attributes.
+fn read(message: &[u8]) -> Option<Address> {
+    let interface = number(message, 4)?;
+    let (mut address, mut local, mut metric) = (None, None, 0);
+    let mut rest = message.get(MESSAGE..)?;
+    while let Some((kind, body)) = next(&mut rest, ATTRIBUTE, |header| {
+        let half = |at: usize| header.get(at..at + 2)?.try_into().ok().map(u16::from_ne_bytes);
+        Some((half(0)?.into(), half(2)?))
+    }) {
+        match kind {
+            IFA_ADDRESS => address = ip(body),
+            // With a peer, the other one is the peer's.
+            IFA_LOCAL => local = ip(body),
+            IFA_RT_PRIORITY => metric = number(body, 0)?,
+            _ => {}
+        }
+    }
+    Some(Address { ip: local.or(address)?, interface, metric })
+}
+
+fn ip(bytes: &[u8]) -> Option<IpAddr> {
+    let v4 = <[u8; 4]>::try_from(bytes).map(IpAddr::from);
+    v4.or_else(|_| <[u8; 16]>::try_from(bytes).map(IpAddr::from)).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_can_be_read() {
+        for ip in ["169.254.169.252", "fd20:ce::252"].map(|ip| ip.parse().expect("an address")) {
+            let found = read(&addressed(ip)).expect("an address");
+            assert_eq!(found, Address { ip, interface: LO, metric: METRIC });
+            assert!(found.is_ours());
+        }
+    }
+
+    #[test]
+    fn a_message_that_ends_early_is_no_address() {
+        let whole = addressed([169, 254, 169, 252].into());
+        for length in 0..whole.len() {
+            assert!(read(&whole[..length]).is_none_or(|address| !address.is_ours()), "{length} bytes");
+        }
+    }
+
+    /// Every network has this, and a list is for everybody.
+    #[test]
+    fn loopback_is_found_and_is_not_ours() {
+        assert_eq!(find([127, 0, 0, 1].into()).expect("the kernel answers"), Presence::Others);
+        assert_eq!(find([192, 0, 2, 1].into()).expect("the kernel answers"), Presence::Absent);
+    }
+}

@@ -1,0 +1,131 @@
+//! [`Destination`]: where pods' requests are sent.
+
+use std::fs;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
+
+/// The IPv4 address of the metadata server.
+pub const METADATA_V4: Ipv4Addr = Ipv4Addr::new(169, 254, 169, 254);
+
+/// The address of the metadata server on machines with IPv6.
+pub const METADATA_V6: Ipv6Addr = Ipv6Addr::new(0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254);
+
+/// The port of k8s-metadata-proxy. Below 1024, so that no unprivileged process can take it.
+const PORT: u16 = 988;
+
+/// The addresses of the proxy on a node: beside those of the metadata server, in networks that no machine or pod has. The first
+/// is what GKE gives its own proxies.
+pub const PROXY: [SocketAddr; 2] = [
+    SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::new(169, 254, 169, 252), PORT)),
+    SocketAddr::V6(SocketAddrV6::new(Ipv6Addr::new(0xfd20, 0xce, 0, 0, 0, 0, 0, 0x252), PORT, 0, 0)),
+];
+
+/// The addresses that the proxy listens on: one of an IP version or one of each.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Destination {
+    v4: Option<SocketAddrV4>,
+    v6: Option<SocketAddrV6>,
+}
+
+impl Destination {
+    /// `None` if there is no address, or a second one of an IP version.
+    pub fn new(addrs: &[SocketAddr]) -> Option<Self> {
+        let v4: Vec<_> =
+            addrs.iter().filter_map(|addr| if let SocketAddr::V4(addr) = addr { Some(*addr) } else { None }).collect();
+        let v6: Vec<_> =
+            addrs.iter().filter_map(|addr| if let SocketAddr::V6(addr) = addr { Some(*addr) } else { None }).collect();
+        let is_one_of_each = v4.len() <= 1 && v6.len() <= 1 && !addrs.is_empty();
+        is_one_of_each.then(|| Self { v4: v4.first().copied(), v6: v6.first().copied() })
+    }
+
+    /// The first address of each IP version that a node can send its pods to. `None` if there is none.
+    pub fn first_of(addrs: &[SocketAddr]) -> Option<Self> {
+        let fits = |addr: &&SocketAddr| !addr.ip().is_unspecified() && !addr.ip().is_loopback();
+        let first = |is_v4| addrs.iter().filter(fits).find(|addr| addr.is_ipv4() == is_v4).copied();
+        Self::new(&[first(true), first(false)].into_iter().flatten().collect::<Vec<_>>())
+    }
+
+    /// The addresses.
+    pub fn addrs(&self) -> impl Iterator<Item = SocketAddr> {
+        self.v4.map(SocketAddr::V4).into_iter().chain(self.v6.map(SocketAddr::V6))
+    }
+
+    /// The same without IPv6 on a node that has none.
+    pub(super) fn on_this_node(&self) -> Self {
+        let v6 = self.v6.filter(|_| self.v4.is_none() || has_ipv6());
+        Self { v6, ..self.clone() }
+    }
+}
+
+/// Whether an address is one that the redirect adds to the node: a link-local one, or one of the metadata server's network for
+/// IPv6, where nobody else's are. Any other has to be there.
+pub fn is_added(ip: IpAddr) -> bool {
+    match ip {
+        IpAddr::V4(ip) => ip.is_link_local() && ip != METADATA_V4,
+        IpAddr::V6(ip) => ip.segments()[..4] == METADATA_V6.segments()[..4] && ip != METADATA_V6,
+    }
+}
+
+/// Whether this network can serve pods by IPv6: it has an address for other machines.
+pub fn has_ipv6() -> bool {
+    has_global(&fs::read_to_string("/proc/net/if_inet6").unwrap_or_default())
+}
+
+/// Each line has an address, the interface's number, the length of the prefix, the scope (00: global), flags, and its name.
+fn has_global(addresses: &str) -> bool {
+    addresses
+        .lines()
+        .map(|line| line.split_whitespace().skip(3).collect::<Vec<_>>())
+        .any(|fields| matches!(fields[..], [scope, _, interface] if scope == "00" && interface != "lo"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn addrs(text: &[&str]) -> Vec<SocketAddr> {
+        text.iter().map(|addr| addr.parse().expect("an address")).collect()
+    }
+
+    #[test]
+    fn there_is_at_most_one_address_of_an_ip_version() {
+        let destination = |text: &[&str]| Destination::new(&addrs(text)).map(|it| it.addrs().count());
+        assert_eq!(destination(&["169.254.169.252:988", "[fd20:ce::252]:988"]), Some(2));
+        assert_eq!(destination(&["[fd20:ce::252]:988"]), Some(1));
+        assert_eq!(destination(&["10.0.0.1:988", "10.0.0.2:988"]), None);
+        assert_eq!(destination(&[]), None);
+    }
+
+    #[test]
+    fn pods_are_not_sent_to_loopback_or_everywhere() {
+        let first = |text: &[&str]| Destination::first_of(&addrs(text));
+        assert_eq!(first(&["127.0.0.1:988", "[::1]:988", "0.0.0.0:988", "[::]:988"]), None);
+        let found = first(&["127.0.0.1:988", "10.0.0.1:988", "[fd20:ce::252]:988"]).expect("two");
+        assert_eq!(found.addrs().collect::<Vec<_>>(), addrs(&["10.0.0.1:988", "[fd20:ce::252]:988"]));
+    }
+
+    #[test]
+    fn addresses_that_others_may_have_are_not_added() {
+        for (addr, expected) in [
+            ("169.254.169.252", true),
+            ("169.254.20.10", true),
+            ("169.254.169.254", false),
+            ("10.0.0.1", false),
+            ("fd20:ce::252", true),
+            ("fd20:ce::254", false),
+            ("fd00::252", false),
+            ("fe80::1", false),
+        ] {
+            assert_eq!(is_added(addr.parse().expect("an address")), expected, "{addr}");
+        }
+    }
+
+    #[test]
+    fn ipv6_is_there_if_other_machines_can_use_it() {
+        let lo = "00000000000000000000000000000001 01 80 10 80       lo\n";
+        let ours = "fd2000ce000000000000000000000252 01 80 00 82       lo\n";
+        let link = "fe80000000000000000000000000000a 02 40 20 80     ens4\n";
+        let global = "2600190040000000000000000000000a 02 80 00 80     ens4\n";
+        assert!(!has_global("") && !has_global(&[lo, ours, link].concat()));
+        assert!(has_global(&[lo, ours, link, global].concat()));
+    }
+}

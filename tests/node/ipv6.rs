@@ -1,0 +1,93 @@
+//! Pods with IPv6, with and without IPv4, and nodes without it.
+
+use crate::process::Process;
+use crate::support::needs::{Test, tests};
+use crate::world::{SERVER, SERVER_V6, TOKEN, World, is_closed, is_protected, is_protected_at, redirect, succeeds};
+
+/// The tests of this module.
+pub const TESTS: &[Test] = tests![
+    a_pod_without_ipv4_is_served,
+    a_pod_s_address_arrives_unchanged,
+    a_node_without_ipv6_needs_none,
+    a_pod_cannot_flood_by_ipv6,
+    the_node_does_not_speak_from_the_proxy_s_address,
+];
+
+fn a_pod_without_ipv4_is_served() {
+    let world = World::new();
+    let pod = &world.pods[0];
+    pod.ip("-4 addr flush dev eth0");
+    pod.name_the_server("fd20:ce::254");
+    let check = || Process::run(pod, &["check"]);
+    let open = check();
+    assert!(open.code == Some(1) && open.stdout.contains("OPEN    GET http://[fd20:ce::254]/: "), "{open:?}");
+    for tool in ["nft", "iptables"] {
+        succeeds(&redirect(&world.node, &format!("install --tool {tool}")));
+        let closed = check();
+        assert_eq!(closed.code, Some(2), "{tool}: nothing is open, and nothing works: {closed:?}");
+        let proxy = world.proxy(&[]);
+        is_protected_at(pod, &[SERVER_V6, "http://metadata.google.internal"]);
+        is_protected(&world.pods[1]);
+        let served = check();
+        assert_eq!(served.code, Some(0), "{tool}: {served:?}");
+        assert!(served.stdout.contains("ok      GET http://[fd20:ce::254]/: the proxy answers"), "{served:?}");
+        assert!(served.stdout.contains("a token for "), "{served:?}");
+        assert!(!served.stdout.contains("GET http://169.254.169.254"), "{served:?}");
+        assert_eq!(proxy.terminate().code(), Some(0));
+    }
+}
+
+/// The proxy tells pods apart by it.
+fn a_pod_s_address_arrives_unchanged() {
+    let world = World::new();
+    let proxy = world.proxy(&["--audit"]);
+    for tool in ["nft", "iptables"] {
+        succeeds(&redirect(&world.node, &format!("install --tool {tool}")));
+        for (server, address) in [(SERVER, "10.8.2.2"), (SERVER_V6, "fd00:b:2::2")] {
+            assert_eq!(world.pods[1].curl(&format!("{server}{TOKEN}")).status, 200);
+            proxy.line(address);
+        }
+    }
+}
+
+fn a_node_without_ipv6_needs_none() {
+    let world = World::new();
+    world.node.sh("for interface in eth0 pod1 pod2; do ip -6 address flush dev $interface scope global; done");
+    let _proxy = world.proxy(&[]);
+    for tool in ["nft", "iptables"] {
+        succeeds(&redirect(&world.node, &format!("install --tool {tool}")));
+        succeeds(&redirect(&world.node, &format!("check --tool {tool}")));
+        let addresses = world.node.sh("ip address show lo");
+        assert!(addresses.contains("169.254.169.252/32") && !addresses.contains("fd20:ce::252"), "{addresses}");
+        is_protected_at(&world.pods[0], &[SERVER, "http://metadata.google.internal"]);
+    }
+}
+
+fn a_pod_cannot_flood_by_ipv6() {
+    let world = World::new();
+    let _proxy = world.proxy(&[]);
+    let [pod, other] = &world.pods;
+    for tool in ["nft", "iptables"] {
+        let flags = format!("--tool {tool} --redirect-max-new-connections 1");
+        succeeds(&redirect(&world.node, &format!("install {flags}")));
+        let ask = |most: usize| {
+            format!("for i in $(seq {most}); do curl -s -g -m 1 -o /dev/null {SERVER_V6}/ || echo lost; done")
+        };
+        assert!(pod.sh(&ask(20)).contains("lost"), "{tool}");
+        assert!(!other.sh(&ask(5)).contains("lost"), "{tool}: another pod");
+        let check = redirect(&world.node, &format!("check {flags}"));
+        succeeds(&check);
+        assert!(!check.stdout.contains("since the rules were installed: 0\n"), "{check:?}");
+    }
+}
+
+/// Calico's interfaces have no address, and the kernel looks for one elsewhere, on `lo` first.
+fn the_node_does_not_speak_from_the_proxy_s_address() {
+    let world = World::new();
+    world.node.sh("ip address flush dev pod1; ip route add 10.8.1.2 dev pod1; ip -6 route add fd20:ce:0:1::2 dev pod1");
+    let spoken = || world.node.sh("ip route get 10.8.1.2; ip -6 route get fd20:ce:0:1::2");
+    let before = spoken();
+    succeeds(&redirect(&world.node, "install"));
+    assert_eq!(spoken(), before);
+    is_closed(&world.pods[1], SERVER);
+}
