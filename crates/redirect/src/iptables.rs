@@ -383,12 +383,17 @@ COMMIT
 *mangle
 :GCE-METADATA-PROXY-BOUND - [0:0]
 :GCE-METADATA-PROXY-SPOOF - [0:0]
+:GCE-METADATA-PROXY-LEAVING - [0:0]
 -A GCE-METADATA-PROXY-BOUND -i ens4 -j RETURN
 -A GCE-METADATA-PROXY-BOUND -d fd20:ce::254 -p tcp -m tcp --dport 80 -m conntrack --ctstate NEW -m rpfilter -m hashlimit --hashlimit-above 500/sec --hashlimit-burst 5000 --hashlimit-mode srcip --hashlimit-name gce-md-500 --hashlimit-htable-max 16384 --hashlimit-htable-expire 60000 -j DROP
 -I PREROUTING 1 -j GCE-METADATA-PROXY-BOUND
 -A GCE-METADATA-PROXY-SPOOF -i ens4 -j RETURN
 -A GCE-METADATA-PROXY-SPOOF -d fd20:ce::254 -m rpfilter --invert -j DROP
 -I PREROUTING 1 -j GCE-METADATA-PROXY-SPOOF
+-A GCE-METADATA-PROXY-LEAVING -d fd20:ce::254 -p tcp -m multiport ! --dports 53 -m tcp ! --tcp-flags RST RST -m addrtype ! --src-type LOCAL -j DROP
+-A GCE-METADATA-PROXY-LEAVING -s fd20:ce::254 -p tcp -m multiport ! --sports 53 -m tcp ! --tcp-flags RST RST -j DROP
+-A GCE-METADATA-PROXY-LEAVING ! -o lo -p tcp -m conntrack --ctdir ORIGINAL --ctstate DNAT --ctorigdst fd20:ce::254 --ctorigdstport 80 -j DROP
+-I POSTROUTING 1 -j GCE-METADATA-PROXY-LEAVING
 COMMIT
 *filter
 :GCE-METADATA-PROXY-BYPASS - [0:0]
