@@ -15,8 +15,11 @@ use std::process::{Command, ExitCode};
 use http::uri::PathAndQuery;
 use protocol::metadata::{MetadataPath, Query, Request};
 use proxy::layers::filter;
+use proxy::layers::in_flight::SeatedBody;
+use proxy::layers::latency::TimedBody;
 use proxy::layers::token_cache::{Audit, DEFAULT_LIMIT_BYTES, Store, TokenCache, Tokens};
 use proxy::policy::Choice;
+use proxy::reply::Body;
 use proxy::server::Stack;
 use proxy::tokens::TokenKey;
 use support::Pipe;
@@ -44,7 +47,8 @@ const SUBJECTS: &[Subject] = &[
     ("token hit, whole stack", || whole_stack(support::TOKEN)),
     ("token hit, whole stack, with identity", || hits(support::stack_with_identity(), support::TOKEN)),
     ("bare hyper, a request on a pipe", bare_hyper),
-    ("token hit, a request on a pipe", keep_alive),
+    ("token hit, a request on a pipe", || on_a_pipe(support::stack(), support::TOKEN)),
+    ("passed on, a request on a pipe", || on_a_pipe(support::stack_in_front(), support::CLUSTER_UID)),
 ];
 
 fn main() -> ExitCode {
@@ -123,11 +127,14 @@ fn bare_hyper() {
     times(|| (), |()| runtime.block_on(pipe.exchange()));
 }
 
-fn keep_alive() {
+fn on_a_pipe<S>(stack: impl Future<Output = S>, target: &str)
+where
+    S: Stack<Body = TimedBody<SeatedBody<Body>>, Future: Send> + Send + 'static,
+{
     let runtime = support::runtime();
     let _entered = runtime.enter();
-    let stack = runtime.block_on(support::stack());
-    let mut pipe = Pipe::to_stack(stack, support::TOKEN);
+    let stack = runtime.block_on(stack);
+    let mut pipe = Pipe::to_stack(stack, target);
     times(|| (), |()| runtime.block_on(pipe.exchange()));
 }
 

@@ -3,11 +3,13 @@
 #![allow(dead_code, unreachable_pub, reason = "each bench uses a part of it")]
 
 use std::future::ready;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::io::{Read, Write};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::path::Path;
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
+use std::thread;
 
 use bytes::Bytes;
 use gce_metadata_proxy::cli;
@@ -84,14 +86,41 @@ async fn stacks_of(
     identifying: Option<Identifying>,
 ) -> impl NewStack<Stack: Stack<Body = TimedBody<SeatedBody<Body>>, Future: Send> + Send> + use<> {
     let mock = Mock::start().await;
-    let upstream = format!("http://{}", mock.addr());
-    let args = ["gce-metadata-proxy", "--upstream", &upstream].into_iter().chain(flags.iter().copied());
-    let Ok(cli::Command::Serve(config)) = cli::parse(args.map(Into::into)) else { panic!("valid flags") };
-    let policy = Arc::new(LivePolicy::load(config.policy.clone()).await.expect("built in"));
-    let shared = Shared::new(config, policy, Arc::default(), Registry::default(), identifying);
+    let shared = shared(mock.addr(), flags, identifying).await;
     shared.tokens.warm(TokenKey::default_account()).await.expect("the mock gives a token");
     keep_zone(&shared.leaves);
     stack::assemble(shared)
+}
+
+async fn shared(upstream: SocketAddr, flags: &[&str], identifying: Option<Identifying>) -> Arc<Shared> {
+    let upstream = format!("http://{upstream}");
+    let args = ["gce-metadata-proxy", "--upstream", &upstream].into_iter().chain(flags.iter().copied());
+    let Ok(cli::Command::Serve(config)) = cli::parse(args.map(Into::into)) else { panic!("valid flags") };
+    let policy = Arc::new(LivePolicy::load(config.policy.clone()).await.expect("built in"));
+    Shared::new(config, policy, Arc::default(), Registry::default(), identifying)
+}
+
+/// The whole stack in front of an upstream on a thread of its own, whose work is not counted.
+pub async fn stack_in_front() -> impl Stack<Body = TimedBody<SeatedBody<Body>>, Future: Send> + Send + 'static {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
+    let shared = shared(listener.local_addr().expect("bound"), &[], None).await;
+    thread::spawn(move || answer_always(&listener));
+    new_stack(&stack::assemble(shared), PEER)
+}
+
+/// Gives the same answer to each request: a small value with the headers of the metadata server. A request comes in one
+/// piece.
+fn answer_always(listener: &TcpListener) {
+    const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\nMetadata-Flavor: Google\r\nContent-Type: application/text\r\n\
+        ETag: 0123456789abcdef\r\nDate: Thu, 01 Jan 2026 00:00:00 GMT\r\nServer: Metadata Server for VM\r\n\
+        Content-Length: 64\r\nX-XSS-Protection: 0\r\nX-Frame-Options: SAMEORIGIN\r\n\r\n";
+    let answer = [ANSWER, &[b'0'; 64]].concat();
+    for connection in listener.incoming() {
+        let mut connection = connection.expect("a connection");
+        while connection.read(&mut [0; 4096]).is_ok_and(|read| read > 0) {
+            connection.write_all(&answer).expect("the proxy reads");
+        }
+    }
 }
 
 /// Cached leaves: the zone, with the server's response.
