@@ -1,8 +1,9 @@
 //! [`Caller`]: an identified client.
 
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex};
 
+use super::certificates::Certificates;
 use super::metrics::Identified;
 use crate::pods::PodUid;
 use crate::pods::owners::{Owner, Witness};
@@ -17,6 +18,8 @@ pub struct Caller {
     pub(super) pod: Option<KnownPod>,
     /// Whether its pod has ended, or lost the address.
     pub(super) is_gone: AtomicBool,
+    /// The certificates that its tokens were bound to.
+    pub(super) certificates: Mutex<Certificates>,
 }
 
 /// The pod that a client is.
@@ -36,6 +39,10 @@ pub(super) enum Role {
 }
 
 impl Caller {
+    pub(super) fn new(role: Role, pod: Option<KnownPod>) -> Self {
+        Self { role, pod, is_gone: false.into(), certificates: Mutex::default() }
+    }
+
     /// Its current principal: an account's number changes with its annotations.
     pub(super) fn principal(&self) -> Principal {
         match &self.role {

@@ -16,6 +16,7 @@
 
 pub mod accounts;
 mod caller;
+mod certificates;
 pub mod cluster;
 mod credential;
 mod explain;
@@ -133,7 +134,7 @@ impl Identity {
             workloads,
             callers: Mutex::default(),
             waiting: Mutex::default(),
-            node: Arc::new(Caller { role: Role::Node, pod: None, is_gone: false.into() }),
+            node: Arc::new(Caller::new(Role::Node, None)),
             cut_from,
             forget,
             metrics: IdentityMetrics::new(registry),
@@ -229,7 +230,7 @@ impl Identity {
             evidence: witness(owner.by).label(),
         };
         let pod = KnownPod { uid: pod.uid, by: owner.by, calling: Arc::new(calling) };
-        Caller { role, pod: Some(pod), is_gone: false.into() }
+        Caller::new(role, Some(pod))
     }
 
     /// Whether a pod acts as the node.

@@ -23,6 +23,8 @@ pub struct Federation {
     pub google_ca: Option<PathBuf>,
     /// Whose tokens are fetched before they are asked for.
     pub prefetch: Prefetch,
+    /// Whether tokens are bound to the certificates that pods send.
+    pub bound_tokens: bool,
 }
 
 /// Whose tokens are fetched before they are asked for.
@@ -230,7 +232,15 @@ pub(crate) mod tests {
     pub(crate) fn federation(trust: Trust) -> Federation {
         let endpoint = |url| Endpoint::parse(url).expect("a URL");
         let (sts, iam) = (endpoint("https://sts.googleapis.com"), endpoint("https://iamcredentials.googleapis.com/"));
-        Federation { trust, token_audience: None, sts, iam, google_ca: None, prefetch: Prefetch::default() }
+        Federation {
+            trust,
+            token_audience: None,
+            sts,
+            iam,
+            google_ca: None,
+            prefetch: Prefetch::default(),
+            bound_tokens: false,
+        }
     }
 
     /// A cluster's pool in this project.
