@@ -121,6 +121,7 @@ fn without_the_flag_none_is() {
     let world = World::new();
     let mut api = world.server.admin();
     let google = Cloud::start(&world, &mut api);
+    linked_accounts(&mut api, &google, 1);
     let _proxy = proxy(&world, &google, &["--prefetch=none"]);
     let pod = world.pod(&mut api, "pod-0", world.address(0));
     for target in [TOKEN, IDENTITY] {

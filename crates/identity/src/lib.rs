@@ -210,7 +210,8 @@ impl Identity {
         if let Some(known) = known {
             return Arc::clone(known);
         }
-        let caller = Arc::new(self.new_caller(owner));
+        let other = callers.values().find(|other| other.pod.as_ref().is_some_and(|pod| pod.uid == owner.pod.uid));
+        let caller = Arc::new(self.new_caller(owner).known_as(other.map(|other| &**other)));
         if let Some(before) = callers.insert(addr, Arc::clone(&caller)) {
             before.is_gone.store(true, Relaxed);
         }

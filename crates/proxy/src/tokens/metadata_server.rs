@@ -156,11 +156,10 @@ mod tests {
         let room = Room::new(0, Hook::new(Arc::new(|_| false)));
         let client = upstream::UpstreamClient::new(target, Arc::default(), room, Arc::default());
         let source = MetadataServer::new(Forward::new(client));
-        let node = TokenKey::default_account;
-        for key in [
-            TokenKey { principal: Principal::Workload(WorkloadId(7)), ..node() },
-            TokenKey { bound_to: Some(Box::new(Fingerprint::from([0; 32]))), ..node() },
-        ] {
+        let [mut workload, mut bound] = [(); 2].map(|()| TokenKey::default_account());
+        workload.principal = Principal::Workload(WorkloadId(7));
+        bound.bound_to = Some(Box::new(Fingerprint::from([0; 32])));
+        for key in [workload, bound] {
             let outcome = source.fetch(&key, None, Urgency::Demanded).await;
             assert!(
                 matches!(&outcome, Err(NoToken::Failed(why)) if matches!(**why, TokenFailure::ForeignPrincipal)),
