@@ -98,6 +98,7 @@ async fn a_bound_token_is_an_exchange_of_its_own_for_each_certificate() {
     );
     assert_eq!(lab.servers.counts()[0], 1, "all for one Kubernetes token");
 
+    lab.servers.change(|script| script.delay = Duration::from_millis(1));
     // Certificates that are made up leave what is not bound alone.
     let mut refused = 0;
     for number in 0..200 {
