@@ -178,7 +178,7 @@ impl WorkloadSource {
                     let ask = Ask { kind: key.kind, what: scopes.into(), bound_to };
                     steps.google_token(&ask, deadline, urgency).await?
                 };
-                let source = if !is_linked { ExchangeFailure::Sts } else { ExchangeFailure::Iam };
+                let source = if is_linked { ExchangeFailure::Iam } else { ExchangeFailure::Sts };
                 let token = AccessToken::bearer(Zeroizing::new(secret.text.as_str().to_owned()))
                     .map_err(|error| no_token(source(error.to_string())))?;
                 Ok(Fetched::Access(token, secret.seconds_left(BootTime::now())))
