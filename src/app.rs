@@ -30,7 +30,7 @@ use proxy::layers::leaves::Leaves;
 use proxy::memory::Pressure;
 use proxy::policy::{A_RESTART_FAILS, LivePolicy, LoadError, Policy, Reloaded};
 use proxy::server::TIMEOUTS;
-use proxy::server::{self, Connections, Door, Drain, Listen, Server};
+use proxy::server::{self, Bodies, Connections, Door, Drain, Listen, Server};
 use proxy::upstream::Upstream;
 use redirect::{Keeper, Redirect};
 use telemetry::{Registry, table};
@@ -265,6 +265,8 @@ fn serve_pods(doors: Vec<Vec<Door>>, shared: &Arc<Shared>, accepting: &mut JoinS
     let open = doors.iter().map(Vec::len).sum::<usize>();
     files::want(open + config.max_connections + config.max_in_flight + config.max_hanging);
     let stacks = Arc::new(stack::assemble(Arc::clone(shared)));
+    let federation = config.identity.as_ref().and_then(|identity| identity.federation.as_ref());
+    let bodies = federation.is_some_and(|federation| federation.bound_tokens).then(Arc::<Bodies>::default);
     doors.iter().filter_map(|doors| doors.first()).for_each(|door| announce(door, "serving pods"));
     for (number, door) in doors.into_iter().flatten().enumerate() {
         let server = Server {
@@ -272,6 +274,7 @@ fn serve_pods(doors: Vec<Vec<Door>>, shared: &Arc<Shared>, accepting: &mut JoinS
             timeouts: TIMEOUTS,
             connections: Arc::clone(&shared.limits.connections),
             drain: shared.drain.clone(),
+            bodies: bodies.clone(),
         };
         accepting.spawn(server.run(number, door));
     }
@@ -362,6 +365,7 @@ fn serve_operators(door: Door, shared: &Arc<Shared>) -> Drain {
         timeouts: TIMEOUTS,
         connections,
         drain: drain.clone(),
+        bodies: None,
     };
     tokio::spawn(server.run(0, door));
     drain

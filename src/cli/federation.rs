@@ -5,7 +5,7 @@ use serde::Serialize;
 
 use super::given::{Given, Mistakes, Plain, Syntax, value};
 use super::repeated::repeated;
-use super::syntax::{self, Choice, NONE};
+use super::syntax::{self, Choice, NONE, Switch};
 use identity::Settings;
 use identity::workloads::{ClusterUri, Endpoint, Federation, Prefetch, Provider, Trust, WorkloadPool};
 
@@ -54,6 +54,20 @@ repeated! {
             default_value = Prefetch::default().to_string()
         )]
         prefetch: Choice<Prefetch>,
+
+        /// Bind the tokens that pods request by POST to the certificate that they send, as client libraries do where a pod has an
+        /// agent certificate
+        #[arg(
+            long,
+            value_name = "true|false",
+            env = "METADATA_PROXY_BOUND_TOKENS",
+            default_value = "false",
+            num_args = 0..=1,
+            require_equals = true,
+            default_missing_value = "true",
+            hide_default_value = true
+        )]
+        bound_tokens: Switch,
     }
 }
 
@@ -76,6 +90,7 @@ impl FederationArgs {
         let (sts, iam) = (mistakes.value(self.sts_endpoint), mistakes.value(self.iam_endpoint));
         let (token_audience, google_ca) = (mistakes.optional(self.token_audience), mistakes.optional(self.google_ca));
         let prefetch = mistakes.value(self.prefetch);
+        let bound_tokens = mistakes.switch(self.bound_tokens);
         let trust = match (pool, cluster, provider) {
             (Some(pool), Some(cluster), None) => Trust::Pool(pool, cluster),
             (None, None, Some(provider)) => Trust::Provider(provider),
@@ -96,7 +111,7 @@ impl FederationArgs {
             }
         };
         let (token_audience, google_ca) = (token_audience.map(Into::into), google_ca.map(Into::into));
-        Some(Federation { trust, token_audience, sts: sts?, iam: iam?, google_ca, prefetch: prefetch? })
+        Some(Federation { trust, token_audience, sts: sts?, iam: iam?, google_ca, prefetch: prefetch?, bound_tokens })
     }
 
     /// The flags that result in these settings.
@@ -121,6 +136,7 @@ impl FederationArgs {
             iam_endpoint: server(|federation| &federation.iam, IAM),
             google_ca: federation.and_then(|it| Some(Given::from_value(it.google_ca.as_ref()?.display().to_string()))),
             prefetch: Choice::from_value(federation.map(|federation| federation.prefetch).unwrap_or_default()),
+            bound_tokens: Given::from_value(federation.is_some_and(|federation| federation.bound_tokens)),
         }
     }
 }

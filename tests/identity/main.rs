@@ -11,6 +11,7 @@
 
 #![allow(unreachable_pub, reason = "everything here is private to this binary")]
 
+mod bound;
 mod cgroups;
 mod churn;
 mod clients;
@@ -81,6 +82,7 @@ fn main() -> ExitCode {
         ("outage", outage::TESTS),
         ("rights", rights::TESTS),
         ("tokens", tokens::TESTS),
+        ("bound", bound::TESTS),
         ("trees", trees::TESTS),
         ("doctor", doctor::TESTS),
         ("quiet", quiet::TESTS),

@@ -135,7 +135,20 @@ impl Kept {
 
     /// The head and the body of the response, or the error.
     pub fn ask(&mut self, target: &str) -> Result<String, ErrorKind> {
-        let request = format!("GET {target} HTTP/1.1\r\nHost: 169.254.169.254\r\nMetadata-Flavor: Google\r\n\r\n");
+        self.send(&format!("GET {target} HTTP/1.1\r\nHost: 169.254.169.254\r\nMetadata-Flavor: Google\r\n\r\n"))
+    }
+
+    /// The same, of a POST with a body.
+    #[allow(dead_code, reason = "each test binary uses a part of it")]
+    pub fn post(&mut self, target: &str, body: &str) -> Result<String, ErrorKind> {
+        self.send(&format!(
+            "POST {target} HTTP/1.1\r\nHost: 169.254.169.254\r\nMetadata-Flavor: Google\r\n\
+             Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
+            body.len()
+        ))
+    }
+
+    fn send(&mut self, request: &str) -> Result<String, ErrorKind> {
         self.stream.write_all(request.as_bytes()).map_err(|error| error.kind())?;
         let mut answer = Vec::new();
         let mut part = [0; 4096];

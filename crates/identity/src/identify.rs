@@ -67,11 +67,19 @@ impl<B: From<Body> + 'static> Decide<B> for Identify {
                 Decision::undecided(async move {
                     let sender = visitor.wait().await??;
                     (request.principal, request.pod) = sender;
-                    Ok(accounts.decide(request))
+                    Ok(decide_for(&visitor, accounts, request))
                 })
             }
-            Principal::Node | Principal::Workload(_) => self.accounts.decide(request),
+            Principal::Node | Principal::Workload(_) => decide_for(&self.visitor, self.accounts, request),
         }
+    }
+}
+
+/// Decides about a request whose sender is known.
+fn decide_for<B: From<Body>>(visitor: &Visitor, accounts: Accounts, request: Box<Request>) -> Decision<B> {
+    match request.bound_to.as_ref().map(|bound_to| visitor.may_bind(&request, bound_to)) {
+        Some(Err(refused)) => Decision::Answer(Err(refused)),
+        Some(Ok(())) | None => accounts.decide(request),
     }
 }
 

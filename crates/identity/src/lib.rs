@@ -16,6 +16,7 @@
 
 pub mod accounts;
 mod caller;
+mod certificates;
 pub mod cluster;
 mod credential;
 mod explain;
@@ -130,7 +131,7 @@ impl Identity {
             workloads,
             callers: Mutex::default(),
             waiting: Mutex::default(),
-            node: Arc::new(Caller { role: Role::Node, pod: None, is_gone: false.into() }),
+            node: Arc::new(Caller::new(Role::Node, None)),
             cut_from,
             forget,
             metrics: IdentityMetrics::new(registry),
@@ -208,7 +209,8 @@ impl Identity {
         if let Some(known) = known {
             return Arc::clone(known);
         }
-        let caller = Arc::new(self.new_caller(owner));
+        let other = callers.values().find(|other| other.pod.as_ref().is_some_and(|pod| pod.uid == owner.pod.uid));
+        let caller = Arc::new(self.new_caller(owner).known_as(other.map(|other| &**other)));
         if let Some(before) = callers.insert(addr, Arc::clone(&caller)) {
             before.is_gone.store(true, Relaxed);
         }
@@ -228,7 +230,7 @@ impl Identity {
             evidence: witness(owner.by).label(),
         };
         let pod = KnownPod { uid: pod.uid, by: owner.by, calling: Arc::new(calling) };
-        Caller { role, pod: Some(pod), is_gone: false.into() }
+        Caller::new(role, Some(pod))
     }
 
     /// Whether a pod acts as the node.

@@ -1,14 +1,16 @@
 //! [`Visitor`]: the client of one connection.
 
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, PoisonError};
 use std::time::Duration;
 
 use tokio::time::{Instant, timeout_at};
 
 use super::{Caller, Identity};
 use crate::pods::owners::NoOwner;
-use protocol::metadata::{Missing, Principal, Sender, Unidentified};
+use base::clock::BootTime;
+use protocol::metadata::{BoundTo, Missing, NotBound, Principal, Request, RequestError, Sender, Unidentified};
+use proxy::error::{Error, Overload};
 use proxy::server::Arrival;
 
 /// Maximum time to wait until a pod is known. Client libraries give up after 3 s.
@@ -89,6 +91,19 @@ impl Visitor {
                 return Ok(Err(self.unidentified(why)));
             }
         }
+    }
+
+    /// Whether a request of its pod may have a token bound to this certificate. The pod is known by now.
+    pub fn may_bind(&self, request: &Request, bound_to: &BoundTo) -> Result<(), Error> {
+        let pod = request.pod.as_ref().filter(|_| matches!(request.principal, Principal::Workload(_)));
+        let (pod, caller) = pod.zip(self.caller.get()).ok_or(NotBound::Node).map_err(RequestError::from)?;
+        if !bound_to.is_of(&pod.namespace, &pod.service_account) {
+            return Err(RequestError::from(NotBound::Foreign).into());
+        }
+        // Nothing panics while it is locked.
+        let mut certificates = caller.certificates.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_admitted = certificates.admit(&bound_to.fingerprint, BootTime::now());
+        if is_admitted { Ok(()) } else { Err(Overload::Certificates.into()) }
     }
 
     fn unidentified(&self, why: Missing) -> Unidentified {

@@ -42,7 +42,7 @@ pub async fn serve(door: Door, answer: impl Fn(&str) -> Response<Full<Bytes>> + 
         let answer = Arc::clone(&answer);
         tower::service_fn(move |request: Request<Payload>| ready(Ok(answer(request.uri().path()))))
     });
-    Server { stacks, timeouts: TIMEOUTS, connections, drain: Drain::default() }.run(0, door).await;
+    Server { stacks, timeouts: TIMEOUTS, connections, drain: Drain::default(), bodies: None }.run(0, door).await;
 }
 
 /// Serves `/metrics`, while polled.

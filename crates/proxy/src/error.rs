@@ -91,6 +91,9 @@ pub enum Overload {
     /// Tokens of one pod: cached or being fetched, beyond its share.
     #[error("this pod requests too many different tokens at once")]
     Tokens,
+    /// Certificates of one pod, to which its tokens are bound.
+    #[error("this pod had tokens bound to other certificates within the last hour, and only a few are kept")]
+    Certificates,
     /// Watched values: this waiting request was ended, because its client has the most watches.
     #[error(
         "this wait_for_change request was ended in favor of another pod, because --max-hanging is reached and this pod has the most"
@@ -113,7 +116,7 @@ impl Error {
             Self::Overloaded(Overload::InFlight) => "in_flight",
             Self::Overloaded(Overload::Hanging | Overload::HangingGaveWay) => "hanging",
             Self::Overloaded(Overload::LargeAnswers) => "large_answers",
-            Self::Overloaded(Overload::Tokens) => "tokens",
+            Self::Overloaded(Overload::Tokens | Overload::Certificates) => "tokens",
             Self::Panicked => "panic",
             Self::Upstream(failure) => failure.label(),
             Self::Token(failure) => failure.label(),
@@ -175,7 +178,7 @@ fn status_of_request(error: &RequestError) -> StatusCode {
         // A path that two servers may parse differently is forbidden, because it may be meant to evade the policy. A
         // name that cannot exist is not found.
         RequestError::Path(error) if !error.is_evasion() => StatusCode::NOT_FOUND,
-        RequestError::BoundToken => StatusCode::NOT_FOUND,
+        RequestError::BoundToken(_) => StatusCode::NOT_FOUND,
         RequestError::Host(_)
         | RequestError::Forwarded(_)
         | RequestError::Flavor

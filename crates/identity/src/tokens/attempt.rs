@@ -39,7 +39,7 @@ pub async fn exchange(
     let PodToken { secret, life } = token;
     let subject = Secret::new(secret, BootTime::now(), life);
     let quota_project = link.quota_project.as_ref().filter(|_| link.google_account.is_none());
-    let exchange = Exchange { subject: &subject, scopes: CLOUD_PLATFORM, quota_project };
+    let exchange = Exchange { subject: &subject, scopes: CLOUD_PLATFORM, quota_project, bound_to: None };
     exchange.send(google, federation).await.map(Federated)
 }
 

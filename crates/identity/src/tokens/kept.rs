@@ -11,8 +11,9 @@ use tokio::sync::Semaphore;
 use super::pace::Pace;
 use super::secret::Want;
 use super::stage::Stage;
+use super::sts::CLOUD_PLATFORM;
 use base::clock::BootTime;
-use protocol::metadata::WorkloadId;
+use protocol::metadata::{Fingerprint, WorkloadId};
 use proxy::error::Overload;
 use proxy::tokens::{NoToken, TokenKind};
 
@@ -50,6 +51,8 @@ pub(super) struct Stages {
     pub(super) permits: Arc<Semaphore>,
     /// Limits the rate of these exchanges.
     pub(super) pace: Pace,
+    /// The same for those that are bound to a certificate.
+    pub(super) bound_pace: Pace,
     /// Time of the last request for one of its tokens, in nanoseconds of [`BootTime`]. 0 if there was none.
     asked: AtomicU64,
     google: Mutex<HashMap<Ask, Stage>>,
@@ -61,12 +64,19 @@ pub(super) struct Ask {
     pub(super) kind: TokenKind,
     /// Scopes, separated by commas, or an audience. Empty for the default scopes.
     pub(super) what: Box<str>,
+    /// The certificate that it is bound to.
+    pub(super) bound_to: Option<Box<Fingerprint>>,
 }
 
 impl Ask {
     /// The token that pods request first.
     pub(super) fn default_token() -> Self {
-        Self { kind: TokenKind::Access, what: Box::default() }
+        Self { kind: TokenKind::Access, what: Box::default(), bound_to: None }
+    }
+
+    /// The scopes that the Security Token Service is asked for, separated by spaces.
+    pub(super) fn scopes(&self) -> String {
+        if self.what.is_empty() { CLOUD_PLATFORM.to_owned() } else { self.what.replace(',', " ") }
     }
 
     /// The required freshness of a token that was not collected yet. Each identity token should be used only once, and soon.
@@ -85,6 +95,7 @@ impl Default for Stages {
             federated: Stage::default(),
             permits: Arc::new(Semaphore::new(MAX_EXCHANGES)),
             pace: Pace::default(),
+            bound_pace: Pace::default(),
             asked: AtomicU64::new(0),
             google: Mutex::default(),
         }
@@ -194,7 +205,7 @@ mod tests {
     use super::*;
 
     fn ask(number: usize) -> Ask {
-        Ask { kind: TokenKind::Access, what: number.to_string().into() }
+        Ask { kind: TokenKind::Access, what: number.to_string().into(), bound_to: None }
     }
 
     #[test]

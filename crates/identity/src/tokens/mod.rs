@@ -8,8 +8,9 @@
 //!
 //! The token of each step is kept, and renewed at half of its life while it is in use (`renew.rs`); Google tokens are
 //! kept by the token cache. So the Security Token Service gets two requests an hour for each workload, whatever scopes
-//! and audiences its pods request; without a link also for each other set of scopes. Each step is one flight for all
-//! that wait for it, and continues when they have given up: the next request resumes from there.
+//! and audiences its pods request; without a link also for each other set of scopes, and for each certificate that a token
+//! is bound to. Each step is one flight for all that wait for it, and continues when they have given up: the next request
+//! resumes from there.
 //!
 //! The token that pods request first is fetched when a pod is scheduled, so that it is there before the pod's first
 //! container runs (`prefetch.rs`).
@@ -74,7 +75,7 @@ use crate::workloads::{Federation, LinkError, Workload, Workloads};
 use base::clock::BootTime;
 use protocol::metadata::query::Param;
 use protocol::metadata::token::AccessToken;
-use protocol::metadata::{Principal, WorkloadId};
+use protocol::metadata::{NotBound, Principal, RequestError, WorkloadId};
 use proxy::failure::{ExchangeFailure, TokenFailure, UPSTREAM_TIMEOUT};
 use proxy::shares::Client;
 use proxy::tokens::{Fetched, NoToken, TokenKey, TokenKind, TokenSource, Urgency};
@@ -164,28 +165,36 @@ impl WorkloadSource {
         match key.kind {
             TokenKind::Access => {
                 let scopes = key.param(Param::Scopes).unwrap_or_default();
-                let is_federated = !is_linked && matches!(scopes, "" | sts::CLOUD_PLATFORM);
+                let bound_to = key.bound_to.clone();
+                if is_linked && bound_to.is_some() {
+                    return Err(not_bound(NotBound::Linked));
+                }
+                let is_federated = !is_linked && bound_to.is_none() && matches!(scopes, "" | sts::CLOUD_PLATFORM);
                 let secret = if is_federated {
                     self.askers.saw(&steps.workload);
                     steps.federated(Want::Young, deadline, urgency).await?
                 } else {
-                    steps.google_token(&Ask { kind: key.kind, what: scopes.into() }, deadline, urgency).await?
+                    let ask = Ask { kind: key.kind, what: scopes.into(), bound_to };
+                    steps.google_token(&ask, deadline, urgency).await?
                 };
-                let source = if is_federated { ExchangeFailure::Sts } else { ExchangeFailure::Iam };
+                let source = if is_linked { ExchangeFailure::Iam } else { ExchangeFailure::Sts };
                 let token = AccessToken::bearer(Zeroizing::new(secret.text.as_str().to_owned()))
                     .map_err(|error| no_token(source(error.to_string())))?;
                 Ok(Fetched::Access(token, secret.seconds_left(BootTime::now())))
             }
             TokenKind::Identity => {
                 let audience = key.param(Param::Audience).unwrap_or_default();
+                if key.bound_to.is_some() {
+                    return Err(not_bound(NotBound::Identity));
+                }
                 if audience.is_empty() {
                     return Err(refused(StatusCode::BAD_REQUEST, NO_AUDIENCE));
                 }
                 if !is_linked {
                     return Err(refused(StatusCode::NOT_FOUND, not_annotated(&steps.workload)));
                 }
-                let secret =
-                    steps.google_token(&Ask { kind: key.kind, what: audience.into() }, deadline, urgency).await?;
+                let ask = Ask { kind: key.kind, what: audience.into(), bound_to: None };
+                let secret = steps.google_token(&ask, deadline, urgency).await?;
                 let seconds = secret.seconds_left(BootTime::now());
                 Ok(Fetched::Identity(secret::bytes(secret), seconds))
             }
@@ -217,6 +226,11 @@ fn not_annotated(workload: &Workload) -> String {
          Please add the iam.gke.io/gcp-service-account=[GSA_NAME]@[PROJECT_ID] annotation to your Kubernetes service account.\n\
          Refer to https://cloud.google.com/kubernetes-engine/docs/how-to/workload-identity\n"
     )
+}
+
+/// Client libraries read 404 as a server without bound tokens.
+fn not_bound(why: NotBound) -> NoToken {
+    refused(StatusCode::NOT_FOUND, format!("{}\n", RequestError::from(why)))
 }
 
 fn unknown(error: &LinkError) -> NoToken {

@@ -27,7 +27,7 @@ use crate::cluster::{Cluster, Failure, RequestError, TokenRequest, TokenRequestE
 use crate::pods::Pods;
 use crate::workloads::{Federation, GoogleAccount, Link, Workload, Workloads};
 use base::clock::BootTime;
-use protocol::metadata::WorkloadId;
+use protocol::metadata::{Fingerprint, WorkloadId};
 use proxy::failure::{ExchangeFailure, TokenServer};
 use proxy::tokens::{NoToken, TokenKind, Urgency};
 use telemetry::labels::Label as _;
@@ -162,17 +162,17 @@ impl Steps {
         urgency: Urgency,
     ) -> Result<Arc<Secret>, NoToken> {
         let steps = self.clone();
-        let work = |urgency| async move { steps.exchange(CLOUD_PLATFORM, urgency).await };
+        let work = |urgency| async move { steps.exchange(CLOUD_PLATFORM, None, urgency).await };
         self.stages.federated.get(want, (deadline, urgency), work).await
     }
 
     /// Exchanges the Kubernetes token for one with these scopes, separated by spaces.
-    async fn exchange(&self, scopes: &str, urgency: Urgency) -> Result<Secret, Halt> {
+    async fn exchange(&self, scopes: &str, bound_to: Option<&Fingerprint>, urgency: Urgency) -> Result<Secret, Halt> {
         // A young one, because the token issued for it ends with it.
         let subject = self.subject(urgency).await?;
         // With a Google account, the request to IAM names the project.
         let quota_project = self.link.quota_project.as_ref().filter(|_| self.link.google_account.is_none());
-        let exchange = sts::Exchange { subject: &subject, scopes, quota_project };
+        let exchange = sts::Exchange { subject: &subject, scopes, quota_project, bound_to };
         let Means { servers, google, federation, .. } = &*self.means;
         let issued = servers.sts.ask(self.turn(urgency), exchange.send(google, federation)).await?;
         self.counted(Step::Sts, issued.map_err(sts::halt))
@@ -211,7 +211,7 @@ impl Steps {
             steps.pace(&asked)?;
             match steps.link.google_account.clone() {
                 Some(account) => steps.impersonate(&account, &asked, urgency).await,
-                None => steps.exchange(&asked.what.replace(',', " "), urgency).await,
+                None => steps.exchange(&asked.scopes(), asked.bound_to.as_deref(), urgency).await,
             }
         };
         stage.get(ask.want(), patience, work).await
@@ -222,10 +222,13 @@ impl Steps {
         if *ask == Ask::default_token() {
             return Ok(());
         }
-        self.stages.pace.take(BootTime::now()).map_err(|wait| {
+        let is_bound = ask.bound_to.is_some();
+        let pace = if is_bound { &self.stages.bound_pace } else { &self.stages.pace };
+        pace.take(BootTime::now()).map_err(|wait| {
             let Workload { namespace, name, .. } = &*self.workload;
+            let what = if is_bound { "scopes or certificates" } else { "scopes or audiences" };
             let text = format!(
-                "Pods of {namespace}/{name} on this node have asked for more than {BURST} tokens with scopes or audiences of their \
+                "Pods of {namespace}/{name} on this node have asked for more than {BURST} tokens with {what} of their \
                  own; until they ask for fewer, one more is issued every {} ms. Ask for the same scopes, or for none: known \
                  tokens and the default one are served at once.\n",
                 INTERVAL.as_millis()

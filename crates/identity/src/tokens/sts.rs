@@ -13,6 +13,7 @@ use super::rest::Rest;
 use super::secret::Secret;
 use crate::workloads::{Federation, QuotaProject};
 use base::clock::BootTime;
+use protocol::metadata::Fingerprint;
 use proxy::failure::ExchangeFailure;
 
 /// The scope of a token for all of Google's APIs.
@@ -29,6 +30,8 @@ pub(super) struct Exchange<'a> {
     pub(super) scopes: &'a str,
     /// The project charged for the holder's calls.
     pub(super) quota_project: Option<&'a QuotaProject>,
+    /// The certificate without whose key the token is of no use.
+    pub(super) bound_to: Option<&'a Fingerprint>,
 }
 
 #[derive(Serialize)]
@@ -42,6 +45,17 @@ struct Question<'a> {
     subject_token: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
     options: Option<String>,
+}
+
+/// What only Google's service knows, as JSON in a text.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Options<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    user_project: Option<&'a str>,
+    /// Base64url without padding of the SHA-256 hash of the certificate in DER.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    bind_cert_fingerprint: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -77,13 +91,21 @@ impl Exchange<'_> {
             requested_token_type: ACCESS_TOKEN,
             subject_token_type: JWT,
             subject_token: &self.subject.text,
-            options: self.quota_project.map(|project| format!(r#"{{"userProject":"{project}"}}"#)),
+            options: self.options(),
         };
         // It never grows: that would leave a copy behind which is not wiped. JSON may take six characters for one.
         let capacity = 1024 + self.subject.text.len() + 6 * (audience.len() + self.scopes.len());
         let mut body = Zeroizing::new(Vec::with_capacity(capacity));
         serde_json::to_writer(&mut *body, &question).expect("texts only");
         body
+    }
+
+    fn options(&self) -> Option<String> {
+        let user_project = self.quota_project.map(QuotaProject::as_str);
+        let bind_cert_fingerprint = self.bound_to.map(ToString::to_string);
+        let has_any = user_project.is_some() || bind_cert_fingerprint.is_some();
+        let options = Options { user_project, bind_cert_fingerprint };
+        has_any.then(|| serde_json::to_string(&options).expect("texts only"))
     }
 }
 
@@ -116,7 +138,7 @@ mod tests {
     #[test]
     fn the_question_is_that_of_the_reference() {
         let subject = subject();
-        let exchange = Exchange { subject: &subject, scopes: "a b\"", quota_project: None };
+        let exchange = Exchange { subject: &subject, scopes: "a b\"", quota_project: None, bound_to: None };
         let body = exchange.body("audience");
         assert!(body.capacity() >= body.len() + 500);
         let expected = json!({
@@ -128,6 +150,15 @@ mod tests {
             "subjectToken": "head.s3cret.sign",
         });
         assert_eq!(serde_json::from_slice::<Value>(&body).expect("JSON"), expected);
+    }
+
+    #[test]
+    fn a_bound_token_is_asked_for_by_the_fingerprint() {
+        let (subject, fingerprint) = (subject(), Fingerprint::from([0xff; 32]));
+        let exchange = Exchange { subject: &subject, scopes: "a", quota_project: None, bound_to: Some(&fingerprint) };
+        let sent: Value = serde_json::from_slice(&exchange.body("audience")).expect("JSON");
+        let options = serde_json::from_str::<Value>(sent["options"].as_str().expect("a text")).expect("JSON");
+        assert_eq!(options, json!({ "bindCertFingerprint": "__________________________________________8" }));
     }
 
     #[test]

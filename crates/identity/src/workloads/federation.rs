@@ -22,6 +22,8 @@ pub struct Federation {
     pub google_ca: Option<PathBuf>,
     /// The accounts whose tokens are fetched before they are requested.
     pub prefetch: Prefetch,
+    /// Whether tokens are bound to the certificates that pods send.
+    pub bound_tokens: bool,
 }
 
 /// The accounts whose tokens are fetched before they are requested.
@@ -228,7 +230,15 @@ pub(crate) mod tests {
     pub(crate) fn federation(trust: Trust) -> Federation {
         let endpoint = |url| Endpoint::parse(url).expect("a URL");
         let (sts, iam) = (endpoint("https://sts.googleapis.com"), endpoint("https://iamcredentials.googleapis.com/"));
-        Federation { trust, token_audience: None, sts, iam, google_ca: None, prefetch: Prefetch::default() }
+        Federation {
+            trust,
+            token_audience: None,
+            sts,
+            iam,
+            google_ca: None,
+            prefetch: Prefetch::default(),
+            bound_tokens: false,
+        }
     }
 
     /// A cluster's pool in this project.

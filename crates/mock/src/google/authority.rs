@@ -83,9 +83,17 @@ impl Authority {
 
     /// The authority's certificate, in PEM.
     pub fn pem(&self) -> String {
-        let text = STANDARD.encode(&self.0.certificate);
-        let lines: Vec<_> = text.as_bytes().chunks(64).map(String::from_utf8_lossy).collect();
-        format!("-----BEGIN CERTIFICATE-----\n{}\n-----END CERTIFICATE-----\n", lines.join("\n"))
+        pem(&self.0.certificate)
+    }
+
+    /// A chain in PEM as a pod with an agent certificate has it: of a new key, with this SPIFFE ID.
+    pub fn agent_chain(&self, name: &str) -> String {
+        let (signer, key) = (&self.0.key, Key::new());
+        let extensions = [
+            extension(KEY_USAGE, true, &der::bits(7, &[0b1000_0000])),
+            extension(SUBJECT_ALT_NAME, true, &der::sequence(&[der::implicit(6, name.as_bytes())])),
+        ];
+        pem(&certificate(signer, "", &key, &extensions.concat())) + &self.pem()
     }
 
     /// A TLS configuration for a server with these names and addresses, with HTTP/1.1 in ALPN.
@@ -142,6 +150,12 @@ impl Key {
         serial[0] = serial[0] & 0x3f | 0x40;
         der::integer(&serial)
     }
+}
+
+fn pem(certificate: &[u8]) -> String {
+    let text = STANDARD.encode(certificate);
+    let lines: Vec<_> = text.as_bytes().chunks(64).map(String::from_utf8_lossy).collect();
+    format!("-----BEGIN CERTIFICATE-----\n{}\n-----END CERTIFICATE-----\n", lines.join("\n"))
 }
 
 /// An X.509 certificate of version 3 for a key.

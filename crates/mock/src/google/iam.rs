@@ -91,6 +91,8 @@ impl Impersonation {
     pub(super) fn answer(self, state: &State) -> Result<Answer, Refusal> {
         let now = state.clock.now();
         let issued = self.issued(state).filter(|issued| issued.is_access && issued.expires_at > now);
+        // No request comes with a client's certificate, so no token that is bound to one is of use.
+        let issued = issued.filter(|issued| issued.subject.bound_to.is_none());
         let issued = issued.ok_or(Refusal::Status(StatusCode::UNAUTHORIZED))?;
         if !issued.subject.scopes.iter().any(|scope| SCOPES.contains(&scope.as_str())) {
             let text = "Request had insufficient authentication scopes.";
@@ -104,7 +106,7 @@ impl Impersonation {
         let mut tokens = lock(&state.tokens);
         Ok(Answer::ok(&match kind {
             Kind::Access { scopes, seconds } => {
-                let token = tokens.access(&caller(&issued), Some(&email), scopes, now + seconds);
+                let token = tokens.access(&caller(&issued), Some(&email), scopes, None, now + seconds);
                 json!({ "accessToken": &*token, "expireTime": rfc3339(now + seconds) })
             }
             Kind::Identity { audience, include_email } => {

@@ -2,6 +2,8 @@
 //!
 //! Follows Google's reference of `v1/token`. The wording of errors is the fake's own where Google's is not known.
 
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use http::header::{AUTHORIZATION, CONTENT_TYPE};
 use http::request::Parts;
 use serde::Deserialize;
@@ -38,6 +40,8 @@ pub(super) struct Exchange {
     subject_token: String,
     /// The project to charge, from `options`.
     pub(super) user_project: Option<String>,
+    /// The certificate that the token is bound to, by its fingerprint, from `options`.
+    bound_to: Option<String>,
 }
 
 /// A request in JSON or as a form: names in camelCase or `snake_case`.
@@ -62,6 +66,8 @@ struct Written {
 struct Options {
     #[serde(alias = "user_project")]
     user_project: Option<String>,
+    #[serde(alias = "bind_cert_fingerprint")]
+    bind_cert_fingerprint: Option<String>,
 }
 
 impl Exchange {
@@ -75,11 +81,18 @@ impl Exchange {
         expect("requestedTokenType", written.requested_token_type.as_deref(), &[ACCESS_TOKEN])?;
         expect("subjectTokenType", written.subject_token_type.as_deref(), &SUBJECT_TOKEN_TYPES)?;
         let scope = given("scope", written.scope)?;
+        let Options { user_project, bind_cert_fingerprint } = options(written.options.as_deref())?;
+        if bind_cert_fingerprint.as_deref().is_some_and(|text| !is_fingerprint(text)) {
+            return Err(Refusal::request(
+                "Invalid value for \"bindCertFingerprint\". It should be the unpadded, base64url-encoded SHA-256 hash of a certificate.",
+            ));
+        }
         Ok(Self {
             audience: given("audience", written.audience)?,
             scopes: scope.split(' ').filter(|scope| !scope.is_empty()).map(str::to_owned).collect(),
             subject_token: given("subjectToken", written.subject_token)?,
-            user_project: options(written.options.as_deref())?.user_project,
+            user_project,
+            bound_to: bind_cert_fingerprint,
         })
     }
 
@@ -100,7 +113,7 @@ impl Exchange {
         let verified =
             verify(&self.subject_token, &keys, pool, now).map_err(|error| Refusal::grant(error.to_string()))?;
         let expires_in = (verified.exp - now).min(MAX_SECONDS);
-        let token = lock(&state.tokens).access(&verified.caller, None, self.scopes, now + expires_in);
+        let token = lock(&state.tokens).access(&verified.caller, None, self.scopes, self.bound_to, now + expires_in);
         Ok(Answer::ok(&json!({
             "access_token": &*token,
             "expires_in": expires_in,
@@ -155,6 +168,11 @@ fn options(text: Option<&str>) -> Result<Options, Refusal> {
         return Err(Refusal::request("Invalid value for \"options\": too long."));
     }
     serde_json::from_str(text).map_err(|error| Refusal::request(format!("Invalid value for \"options\": {error}")))
+}
+
+/// Whether a text is a fingerprint as Google's reference has it: of 43 characters.
+fn is_fingerprint(text: &str) -> bool {
+    text.len() == 43 && URL_SAFE_NO_PAD.decode(text).is_ok()
 }
 
 /// Whether an audience has one of the two formats, for any pool. Universes other than googleapis.com also use

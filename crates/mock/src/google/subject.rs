@@ -14,7 +14,7 @@ const SEPARATOR: char = '~';
 /// Replaces `@`, which is not allowed in a `Bearer` header.
 const AT: char = '+';
 
-/// Stands for a missing e-mail.
+/// Stands for a missing e-mail or certificate.
 const NOBODY: &str = "-";
 
 /// A Kubernetes service account.
@@ -42,11 +42,11 @@ impl fmt::Display for Workload {
 /// The text of an access token contains all fields, but is opaque to the proxy:
 ///
 /// ```text
-/// ya29.fake~NAMESPACE~SERVICE_ACCOUNT~POD_UID~EMAIL~SERIAL~SCOPES~NOISE
+/// ya29.fake~NAMESPACE~SERVICE_ACCOUNT~POD_UID~EMAIL~SERIAL~SCOPES~CERTIFICATE~NOISE
 /// ```
 ///
 /// In `EMAIL`, `+` stands for `@`; it is `-` in a federated token. `SCOPES` is base64url of the scopes, separated by
-/// spaces. In a shell:
+/// spaces. `CERTIFICATE` is the fingerprint of the certificate that the token is bound to, or `-`. In a shell:
 ///
 /// ```sh
 /// IFS='~' read -r _ namespace account uid email serial scopes _ <<< "$token"
@@ -61,6 +61,8 @@ pub struct Subject {
     pub email: Option<String>,
     /// Requested scopes of an access token. Empty for an identity token.
     pub scopes: Vec<String>,
+    /// Fingerprint of the certificate that an access token is bound to, as requested.
+    pub bound_to: Option<String>,
     /// Number of the token, from 1, unique in one fake Google.
     pub serial: u64,
 }
@@ -78,17 +80,20 @@ impl Subject {
         let email = Some(next()?).filter(|email| *email != NOBODY).map(|email| email.replace(AT, "@"));
         let serial = next()?.parse().ok()?;
         let scopes = String::from_utf8(URL_SAFE_NO_PAD.decode(next()?).ok()?).ok()?;
+        let scopes = scopes.split_whitespace().map(str::to_owned).collect();
+        let bound_to = Some(next()?).filter(|fingerprint| *fingerprint != NOBODY).map(str::to_owned);
         next()?;
-        Some(Self { workload, pod_uid, email, scopes: scopes.split_whitespace().map(str::to_owned).collect(), serial })
+        Some(Self { workload, pod_uid, email, scopes, bound_to, serial })
     }
 
     /// The text of an access token up to the noise.
     pub(super) fn write(&self) -> String {
-        let Self { workload: Workload { namespace, service_account }, pod_uid, email, scopes, serial } = self;
+        let Self { workload: Workload { namespace, service_account }, pod_uid, email, scopes, bound_to, serial } = self;
         let email = email.as_ref().map_or_else(|| NOBODY.to_owned(), |email| email.replace('@', &AT.to_string()));
         let scopes = URL_SAFE_NO_PAD.encode(scopes.join(" "));
         let serial = serial.to_string();
-        let parts = [PREFIX, namespace, service_account, pod_uid, &email, &serial, &scopes, ""];
+        let bound_to = bound_to.as_deref().unwrap_or(NOBODY);
+        let parts = [PREFIX, namespace, service_account, pod_uid, &email, &serial, &scopes, bound_to, ""];
         parts.join(&SEPARATOR.to_string())
     }
 }
@@ -103,13 +108,15 @@ mod tests {
             pod_uid: "6f0a9d3e-5b1c".into(),
             email: Some("a@p.iam.gserviceaccount.com".into()),
             scopes: vec!["https://x/a".into(), "b".into()],
+            bound_to: None,
             serial: 17,
         }
     }
 
     #[test]
     fn a_token_is_read_as_it_was_written() {
-        for subject in [subject(), Subject { email: None, scopes: Vec::new(), ..subject() }] {
+        let bound = Subject { bound_to: Some("f".repeat(43)), ..subject() };
+        for subject in [subject(), bound, Subject { email: None, scopes: Vec::new(), ..subject() }] {
             let token = subject.write() + "noise";
             assert_eq!(Subject::read(&token), Some(subject));
         }
@@ -127,7 +134,9 @@ mod tests {
 
     #[test]
     fn other_texts_are_nobodys() {
-        for text in ["", "ya29.fake", "ya29.real~a~b~c~-~1~~n", "ya29.fake~a~b~c~-~x~~n", "ya29.fake~a~b~c~-~1~?~n"] {
+        for text in
+            ["", "ya29.fake", "ya29.real~a~b~c~-~1~~-~n", "ya29.fake~a~b~c~-~x~~-~n", "ya29.fake~a~b~c~-~1~?~-~n"]
+        {
             assert_eq!(Subject::read(text), None, "{text}");
         }
     }

@@ -56,15 +56,17 @@ impl Tokens {
         Self { issued: HashMap::new(), order: VecDeque::new(), serial: 0, noise: Noise::new() }
     }
 
-    /// A new access token; a federated one if there is no e-mail. `expires_at` is in seconds since 1970.
+    /// A new access token; a federated one if there is no e-mail. It may be bound to a certificate, by its fingerprint.
+    /// `expires_at` is in seconds since 1970.
     pub(super) fn access(
         &mut self,
         caller: &Caller,
         email: Option<&str>,
         scopes: Vec<String>,
+        bound_to: Option<String>,
         expires_at: u64,
     ) -> Arc<str> {
-        let subject = self.subject(caller, email, scopes);
+        let subject = Subject { bound_to, ..self.subject(caller, email, scopes) };
         let mut token = subject.write();
         let missing = TOKEN_BYTES.saturating_sub(token.len()).max(16);
         token.push_str(&URL_SAFE_NO_PAD.encode(self.noise.bytes(missing))[..missing]);
@@ -89,7 +91,7 @@ impl Tokens {
     fn subject(&mut self, caller: &Caller, email: Option<&str>, scopes: Vec<String>) -> Subject {
         self.serial += 1;
         let Caller { workload, pod_uid } = caller.clone();
-        Subject { workload, pod_uid, email: email.map(str::to_owned), scopes, serial: self.serial }
+        Subject { workload, pod_uid, email: email.map(str::to_owned), scopes, bound_to: None, serial: self.serial }
     }
 
     fn keep(&mut self, token: String, subject: Subject, expires_at: u64, is_access: bool) -> Arc<str> {
@@ -146,7 +148,7 @@ mod tests {
     fn the_oldest_token_is_forgotten() {
         let mut tokens = Tokens::new();
         let caller = Caller { workload: Workload::new("a", "app"), pod_uid: "u".into() };
-        let [first, second] = [0, 0].map(|_| tokens.access(&caller, None, Vec::new(), 1));
+        let [first, second] = [0, 0].map(|_| tokens.access(&caller, None, Vec::new(), None, 1));
         assert_eq!((first.len(), second.len()), (TOKEN_BYTES, TOKEN_BYTES));
         for _ in 2..=MAX_TOKENS {
             tokens.keep(format!("filler {}", tokens.order.len()), Subject::read(&first).expect("one"), 1, true);

@@ -6,6 +6,7 @@
 //! header traces of real servers, and from Google's emulator of 2016; comments name the source where a rule
 //! relies on one.
 
+pub mod certificate;
 pub mod common_path;
 pub mod endpoint;
 pub mod headers;
@@ -21,6 +22,7 @@ pub mod service_account;
 mod target;
 pub mod token;
 
+pub use certificate::{BoundTo, Fingerprint, NotBound};
 pub use common_path::CommonPath;
 pub use endpoint::Endpoint;
 pub use host::Host;

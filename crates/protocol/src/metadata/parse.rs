@@ -14,7 +14,7 @@ use super::headers::{Lines, Signs};
 use super::host::{AllowedHosts, HostError};
 use super::path::PathError;
 use super::query::QueryError;
-use super::{Endpoint, Host, MetadataPath, Method, Principal, Query, Request};
+use super::{BoundTo, Endpoint, Host, MetadataPath, Method, NotBound, Principal, Query, Request};
 
 /// Maximum length of a request target, in bytes, as received and as sent upstream. The longest legitimate ones list a
 /// token's scopes: Google has about 500 scopes of some 50 bytes each, and no client requests a third of them at once.
@@ -42,10 +42,9 @@ pub enum RequestError {
     Method(http::Method),
     /// A token is requested by POST, bound to a certificate of the client.
     #[error(
-        "Not found: this server issues no tokens that are bound to a certificate, which POST asks for; set \
-         GOOGLE_API_ENABLE_RUNTIME_BOUND_TOKEN=false in the pod, so that its client library uses GET."
+        "Not found: {0}; set GOOGLE_API_ENABLE_RUNTIME_BOUND_TOKEN=false in the pod, so that its client library uses GET."
     )]
-    BoundToken,
+    BoundToken(#[from] NotBound),
     /// A `Host` (or the authority of an absolute target) that is not allowed.
     #[error("Refused: {0}; use metadata.google.internal or 169.254.169.254, or allow the name with --allowed-host.")]
     Host(HostError),
@@ -87,7 +86,7 @@ impl RequestError {
             Self::Malformed(_) => "malformed",
             Self::TargetTooLong { .. } => "target_too_long",
             Self::Method(_) => "method",
-            Self::BoundToken => "bound_token",
+            Self::BoundToken(_) => "bound_token",
             Self::Host(_) => "host",
             Self::Forwarded(_) => "forwarded",
             Self::Flavor => "flavor",
@@ -116,6 +115,36 @@ impl Request {
         hosts: &AllowedHosts,
     ) -> Result<Box<Self>, RequestError> {
         let method = method_of(&head)?;
+        Self::parse_with(head, method, has_body, peer, hosts)
+    }
+
+    /// Parses the head of a request from this peer, whose body was read. A token requested by POST is bound to the certificate
+    /// in the body; any other request with a body is refused.
+    pub fn parse_posted(
+        head: Parts,
+        body: &[u8],
+        peer: Option<SocketAddr>,
+        hosts: &AllowedHosts,
+    ) -> Result<Box<Self>, RequestError> {
+        if head.method != http::Method::POST || !names_a_token(&head.uri) {
+            return Self::parse(head, !body.is_empty(), peer, hosts);
+        }
+        let mut request = Self::parse_with(head, Method::Get, false, peer, hosts)?;
+        if matches!(request.endpoint, Endpoint::Identity(_)) {
+            return Err(NotBound::Identity.into());
+        }
+        request.bound_to = Some(Box::new(BoundTo::parse(body)?));
+        Ok(request)
+    }
+
+    /// Parses all but the method.
+    fn parse_with(
+        head: Parts,
+        method: Method,
+        has_body: bool,
+        peer: Option<SocketAddr>,
+        hosts: &AllowedHosts,
+    ) -> Result<Box<Self>, RequestError> {
         let signs = Signs::new(&head.headers);
         check_framing(&signs, has_body)?;
         let target = target_of(&head.uri)?;
@@ -133,7 +162,18 @@ impl Request {
         check_upstream_length(target, &path, &query)?;
         // The head does not identify the caller: `layers::classify` does, if pods have identities.
         let principal = Principal::Node;
-        Ok(Box::new(Self { method, endpoint, path, query, principal, pod: None, peer, host, headers: head.headers }))
+        Ok(Box::new(Self {
+            method,
+            endpoint,
+            path,
+            query,
+            principal,
+            pod: None,
+            bound_to: None,
+            peer,
+            host,
+            headers: head.headers,
+        }))
     }
 }
 
@@ -141,7 +181,7 @@ fn method_of(head: &Parts) -> Result<Method, RequestError> {
     match head.method {
         http::Method::GET => Ok(Method::Get),
         http::Method::HEAD => Ok(Method::Head),
-        http::Method::POST if names_a_token(&head.uri) => Err(RequestError::BoundToken),
+        http::Method::POST if names_a_token(&head.uri) => Err(NotBound::Off.into()),
         _ => Err(RequestError::Method(head.method.clone())),
     }
 }

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use http::HeaderMap;
 use serde::Deserialize;
 
-use super::{CallingPod, Endpoint, Host, MetadataPath, Principal, Query, headers};
+use super::{BoundTo, CallingPod, Endpoint, Host, MetadataPath, Principal, Query, headers};
 
-/// A parsed metadata request, without a body. Layers pass it in a box, to avoid moving 300 bytes each time.
+/// A parsed metadata request, without a body. A POST for a token is a GET with a certificate ([`Request::bound_to`]). Layers pass it in a box, to avoid moving 300 bytes each time.
 #[derive(Debug, Clone)]
 pub struct Request {
     /// GET or HEAD.
@@ -22,6 +22,8 @@ pub struct Request {
     pub principal: Principal,
     /// The pod that sent the request, if pods have identities and it is not the node itself.
     pub pod: Option<Arc<CallingPod>>,
+    /// The certificate that the requested token is bound to. Only a POST for a token has one.
+    pub bound_to: Option<Box<BoundTo>>,
     /// The client's address. `None` for the proxy's own requests.
     pub peer: Option<SocketAddr>,
     /// The host name that the client used for the server. `None` only for HTTP/1.0 and for the proxy's own requests.
@@ -72,6 +74,7 @@ impl Request {
             query,
             principal: Principal::Node,
             pod: None,
+            bound_to: None,
             peer: None,
             host: None,
             headers: HeaderMap::new(),

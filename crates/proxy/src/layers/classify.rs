@@ -69,8 +69,12 @@ pub struct Classify<S, I> {
 impl<S, I: Identify> Classify<S, I> {
     fn read(&self, request: http::Request<Payload>) -> Result<Box<Request>, Error> {
         let (head, payload) = request.into_parts();
-        let has_body = payload == Payload::Some;
-        let mut request = Request::parse(head, has_body, Some(self.timeline.peer()), &self.hosts)?;
+        let (peer, hosts) = (Some(self.timeline.peer()), &self.hosts);
+        let mut request = match payload {
+            Payload::Empty => Request::parse(head, false, peer, hosts),
+            Payload::Some => Request::parse(head, true, peer, hosts),
+            Payload::Posted(body) => Request::parse_posted(head, &body, peer, hosts),
+        }?;
         (request.principal, request.pod) = self.client.sender()?;
         Ok(request)
     }

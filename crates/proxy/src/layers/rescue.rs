@@ -183,7 +183,7 @@ impl From<Overload> for Shed {
             Overload::InFlight => Self::InFlight,
             Overload::Hanging | Overload::HangingGaveWay => Self::Hanging,
             Overload::LargeAnswers => Self::LargeAnswers,
-            Overload::Tokens => Self::Tokens,
+            Overload::Tokens | Overload::Certificates => Self::Tokens,
         }
     }
 }

@@ -15,6 +15,7 @@ use tokio::time::{Instant, sleep};
 use super::Drain;
 use super::activity::Activity;
 use super::arrival::Arrival;
+use super::bodies::Bodies;
 use super::connection::Connection;
 use super::connections::{Admission, Connections, Place, WaitFor};
 use super::door::{Departures, Door};
@@ -57,6 +58,8 @@ pub struct Server<N> {
     pub connections: Arc<Connections>,
     /// Signals when to stop.
     pub drain: Drain,
+    /// Where the bodies of POSTs are received. `None` if no request has a use for them.
+    pub bodies: Option<Arc<Bodies>>,
 }
 
 impl<N, S> Server<N>
@@ -128,6 +131,7 @@ where
             last_call: self.drain.last_call(),
             activity: Arc::clone(&activity),
             place,
+            bodies: self.bodies.clone(),
         };
         let task = self.drain.spawn(turns.share(taker, Some(activity), connection.serve()));
         self.connections.started(number, task);

@@ -16,6 +16,7 @@ use tokio::time::timeout;
 
 use super::activity::Activity;
 use super::arrival::Arrival;
+use super::bodies::Bodies;
 use super::connections::{Place, Reclaim};
 use super::drain::LastCall;
 use super::framing::MAX_HEAD_BYTES;
@@ -51,6 +52,8 @@ pub(super) struct Connection<I, N: NewStack> {
     pub(super) last_call: LastCall,
     pub(super) activity: Arc<Activity>,
     pub(super) place: Place,
+    /// Where the bodies of POSTs are received. `None` if they are not kept.
+    pub(super) bodies: Option<Arc<Bodies>>,
 }
 
 /// Why hyper stopped serving.
@@ -100,9 +103,14 @@ impl<I: Socket, N: NewStack> Connection<I, N> {
                 Err(_) => return None,
             }
         };
-        let Self { io, inbox, arrival, stacks, mut memory, timeouts, last_call, activity, place } = self;
+        let Self { io, inbox, arrival, stacks, mut memory, timeouts, last_call, activity, place, bodies } = self;
         let shared = memory.get_or_insert_with(|| stacks.remember(arrival));
-        let service = PerConnection { stack: stacks.new_stack(arrival, shared), activity: Arc::clone(&activity) };
+        let service = PerConnection {
+            stack: stacks.new_stack(arrival, shared),
+            activity: Arc::clone(&activity),
+            bodies: bodies.clone(),
+            client: arrival.addr(),
+        };
         let mut http = http1::Builder::new()
             .max_buf_size(MAX_HEAD_BYTES)
             // Title case, as the real server writes them, for scripts that search curl's output for
@@ -135,7 +143,7 @@ impl<I: Socket, N: NewStack> Connection<I, N> {
         if matches!(ended, Ended::Due(Due::Park)) {
             // At most an empty line, otherwise hyper would not be idle.
             inbox.put_back(&parts.read_buf);
-            return Some(Self { io, inbox, arrival, stacks, memory, timeouts, last_call, activity, place });
+            return Some(Self { io, inbox, arrival, stacks, memory, timeouts, last_call, activity, place, bodies });
         }
         close(io, arrival.peer, &activity, ended).await;
         None

@@ -5,7 +5,7 @@
 //! | accepting connections, and limits on them | `door`, `accept`, `patience`, `connections` | [`Server`], [`Connections`] |
 //! | *turns*: which client gets processor time | `turns` | `Turns::share` polls a task in turn |
 //! | *park*: a connection without a request being served | `park`, `inbox`, `framing` | `park::gather` reads until a head is complete |
-//! | *serve*: a connection with hyper | `connection`, `service`, `stack` | [`Stack`], [`NewStack`] |
+//! | *serve*: a connection with hyper | `connection`, `service`, `bodies`, `stack` | [`Stack`], [`NewStack`] |
 //! | *watchdog*: which deadline applies when | `watchdog`, `activity` | `Watchdog::poll` is ready when to park or to close |
 //! | *wire*: what hyper reads and writes, and how a connection is closed | `wire`, `socket` | `Watched`, `Socket` |
 //! | the end of the process | `drain` | [`Drain`] |
@@ -16,6 +16,7 @@
 mod accept;
 mod activity;
 mod arrival;
+mod bodies;
 mod connection;
 mod connections;
 mod door;
@@ -34,6 +35,7 @@ mod wire;
 
 pub use accept::Server;
 pub use arrival::Arrival;
+pub use bodies::Bodies;
 pub use connections::Connections;
 pub use door::{Door, Listen, bind, bind_queues, is_taken};
 pub use drain::Drain;

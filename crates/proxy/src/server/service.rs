@@ -5,19 +5,21 @@
 
 use std::future::Future;
 use std::mem;
+use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
 
 use bytes::Buf;
 use http::header::{self, HeaderValue};
-use http::{Request, Response, Version};
+use http::{Method, Request, Response, Version};
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use pin_project_lite::pin_project;
 use tower::util::{Oneshot, ServiceExt};
 
 use super::activity::{Activity, Answering};
+use super::bodies::Bodies;
 use super::reset::Reset;
 use super::stack::{Payload, Stack};
 
@@ -28,6 +30,9 @@ const LARGE_CHUNK_BYTES: usize = 4 * 1024;
 pub(super) struct PerConnection<S> {
     pub(super) stack: S,
     pub(super) activity: Arc<Activity>,
+    /// Where the bodies of POSTs are received. `None` if they are not kept.
+    pub(super) bodies: Option<Arc<Bodies>>,
+    pub(super) client: IpAddr,
 }
 
 impl<S: Stack> hyper::service::Service<Request<Incoming>> for PerConnection<S> {
@@ -40,7 +45,12 @@ impl<S: Stack> hyper::service::Service<Request<Incoming>> for PerConnection<S> {
         let is_last = wants_close(&request);
         let stack = self.stack.clone();
         let payload = if request.body().is_end_stream() { Payload::Empty } else { Payload::Some };
-        let call = if self.activity.is_receiving_body() {
+        let call = if let Some(bodies) = self.bodies.as_ref().filter(|_| request.method() == Method::POST) {
+            let (head, body) = request.into_parts();
+            let request = Request::from_parts(head, Payload::Empty);
+            let payload = Box::pin(Arc::clone(bodies).receive(self.client, body, Arc::clone(&self.activity)));
+            Call::Late { inner: Box::pin(Late::Keeps { payload, called: Some((stack, request)) }) }
+        } else if self.activity.is_receiving_body() {
             let (head, body) = request.into_parts();
             let request = Request::from_parts(head, Payload::Empty);
             let activity = Arc::clone(&self.activity);
@@ -69,6 +79,8 @@ pin_project! {
         /// The body is read to its end and discarded, so that the connection can continue. The watchdog bounds the
         /// time.
         Receives { body: Incoming, called: Option<(S, Request<Payload>)>, activity: Arc<Activity> },
+        /// Its body is read to the end and kept.
+        Keeps { payload: Pin<Box<dyn Future<Output = Payload> + Send>>, called: Option<(S, Request<Payload>)> },
         /// The stack is called when it is ready.
         Called { #[pin] inner: Oneshot<S, Request<Payload>> },
     }
@@ -85,6 +97,11 @@ impl<S: Stack> Future for Late<S> {
                     ready!(poll_discard(body, request.body_mut(), activity, cx));
                     let Some((stack, request)) = called.take() else { return Poll::Ready(Err(Reset)) };
                     self.set(Self::Called { inner: stack.oneshot(request) });
+                }
+                LateProjected::Keeps { payload, called } => {
+                    let payload = ready!(payload.as_mut().poll(cx));
+                    let Some((stack, request)) = called.take() else { return Poll::Ready(Err(Reset)) };
+                    self.set(Self::Called { inner: stack.oneshot(request.map(|_| payload)) });
                 }
                 LateProjected::Called { inner } => return inner.poll(cx),
             }

@@ -9,13 +9,15 @@ use tower::Service;
 use super::arrival::Arrival;
 use super::reset::Reset;
 
-/// The part of a request after its head. No request needs it, so its bytes are not passed on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// The part of a request after its head. Its bytes are passed on only if the server keeps them.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Payload {
     /// No body, or an empty body that was read to its end.
     Empty,
     /// A body that is not empty, or may not be.
     Some,
+    /// The body of a POST, where the server keeps it ([`Bodies`](super::Bodies)): empty if it is none that is read to its end.
+    Posted(Box<[u8]>),
 }
 
 /// Answers the requests of one connection. Turns errors into responses, or resets the connection.

@@ -2,7 +2,7 @@
 
 use protocol::metadata::query::Param;
 use protocol::metadata::token::TokenFormat;
-use protocol::metadata::{Endpoint, Principal, Query, Request, ServiceAccount};
+use protocol::metadata::{Endpoint, Fingerprint, Principal, Query, Request, ServiceAccount};
 
 /// The complete identity of a token. Two requests share a token only if all fields are equal. Keys are
 /// compared in full, never by a hash alone.
@@ -12,6 +12,8 @@ pub struct TokenKey {
     pub principal: Principal,
     pub account: ServiceAccount,
     pub kind: TokenKind,
+    /// The certificate that it is bound to. Only a token requested by POST has one, and it has one in any case.
+    pub bound_to: Option<Box<Fingerprint>>,
     /// All parameters that change the token, normalised and in a fixed order.
     params: Box<[(Param, Box<str>)]>,
 }
@@ -32,6 +34,7 @@ impl TokenKey {
             principal: Principal::Node,
             account: ServiceAccount::Default,
             kind: TokenKind::Access,
+            bound_to: None,
             params: Box::default(),
         }
     }
@@ -59,7 +62,9 @@ impl TokenKey {
                 Part::Unclear => return None,
             }
         }
-        Some((Self { principal: request.principal, account: account.clone(), kind, params: params.into() }, form))
+        let (principal, account) = (request.principal, account.clone());
+        let bound_to = request.bound_to.as_ref().map(|bound_to| Box::new(bound_to.fingerprint.clone()));
+        Some((Self { principal, account, kind, bound_to, params: params.into() }, form))
     }
 
     /// The value of a parameter that changes the token.
@@ -79,10 +84,11 @@ impl TokenKey {
             ServiceAccount::Email(email) => email.len(),
         };
         let params: usize = self.params.iter().map(|(_, value)| value.len()).sum();
-        account + params + size_of_val(&*self.params)
+        let bound_to = self.bound_to.as_deref().map_or(0, size_of_val);
+        account + params + bound_to + size_of_val(&*self.params)
     }
 
-    /// The metadata server request for this token.
+    /// The metadata server request for this token, which is bound to nothing.
     pub fn request(&self) -> Request {
         let account = &self.account;
         let (leaf, endpoint) = match self.kind {

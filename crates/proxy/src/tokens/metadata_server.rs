@@ -83,8 +83,8 @@ impl TokenSource for MetadataServer {
     }
 
     async fn fetch(&self, key: &TokenKey, client: Client, _: Urgency) -> Result<Fetched, NoToken> {
-        // The metadata server does not distinguish callers: it returns the node's token to all of them.
-        if key.principal != Principal::Node {
+        // The metadata server does not distinguish callers: it returns the node's token to all of them. It binds none.
+        if key.principal != Principal::Node || key.bound_to.is_some() {
             return Err(TokenFailure::ForeignPrincipal.into());
         }
         if !self.breaker.lets_through(client, Instant::now()) {
@@ -148,20 +148,23 @@ mod tests {
     use crate::room::Room;
     use crate::upstream;
     use base::hook::Hook;
-    use protocol::metadata::{Target, WorkloadId};
+    use protocol::metadata::{Fingerprint, Target, WorkloadId};
 
     #[tokio::test]
-    async fn a_principal_other_than_the_node_gets_no_token() {
+    async fn a_principal_other_than_the_node_gets_no_token_and_none_is_bound() {
         let target = Target::parse("http://127.0.0.1:1").expect("a target");
         let room = Room::new(0, Hook::new(Arc::new(|_| false)));
         let client = upstream::UpstreamClient::new(target, Arc::default(), room, Arc::default());
         let source = MetadataServer::new(Forward::new(client));
-        let mut key = TokenKey::default_account();
-        key.principal = Principal::Workload(WorkloadId(7));
-        let outcome = source.fetch(&key, None, Urgency::Demanded).await;
-        assert!(
-            matches!(&outcome, Err(NoToken::Failed(why)) if matches!(**why, TokenFailure::ForeignPrincipal)),
-            "{outcome:?}"
-        );
+        let [mut workload, mut bound] = [(); 2].map(|()| TokenKey::default_account());
+        workload.principal = Principal::Workload(WorkloadId(7));
+        bound.bound_to = Some(Box::new(Fingerprint::from([0; 32])));
+        for key in [workload, bound] {
+            let outcome = source.fetch(&key, None, Urgency::Demanded).await;
+            assert!(
+                matches!(&outcome, Err(NoToken::Failed(why)) if matches!(**why, TokenFailure::ForeignPrincipal)),
+                "{key:?}: {outcome:?}"
+            );
+        }
     }
 }

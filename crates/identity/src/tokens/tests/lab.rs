@@ -18,7 +18,7 @@ use crate::cluster::fake::{Asked, Fake};
 use crate::tests::pod;
 use crate::workloads::{ClusterUri, Endpoint, Trust, WorkloadPool};
 use http_client::ClientError;
-use protocol::metadata::{Endpoint as Path, MetadataPath, Query, Request as MetadataRequest};
+use protocol::metadata::{Endpoint as Path, Fingerprint, MetadataPath, Query, Request as MetadataRequest};
 
 pub(super) const GOOGLE_ACCOUNT: &str = "app@shop.iam.gserviceaccount.com";
 
@@ -202,6 +202,7 @@ pub(super) fn federation() -> Federation {
         iam: endpoint("https://iam.example"),
         google_ca: None,
         prefetch: crate::workloads::Prefetch::default(),
+        bound_tokens: false,
     }
 }
 
@@ -238,7 +239,12 @@ impl Lab {
     }
 
     pub(super) async fn ask(&self, what: &str) -> Result<(String, u32), NoToken> {
-        match self.source.fetch(&key(self.number, what), None, Urgency::Demanded).await? {
+        self.ask_for(&key(self.number, what)).await
+    }
+
+    /// The token of a key, and how many seconds it is said to live.
+    pub(super) async fn ask_for(&self, key: &TokenKey) -> Result<(String, u32), NoToken> {
+        match self.source.fetch(key, None, Urgency::Demanded).await? {
             Fetched::Access(token, seconds) => {
                 let body = token.body(protocol::metadata::token::TokenFormat::Json, seconds);
                 let body: Value = serde_json::from_slice(&body).expect("JSON");
@@ -276,6 +282,13 @@ impl Lab {
 /// The key of a request for what is below `service-accounts/`.
 pub(super) fn key(number: WorkloadId, what: &str) -> TokenKey {
     TokenKey::from_request(&request_of(number, what)).expect("a token").0
+}
+
+/// The same, bound to a certificate.
+pub(super) fn bound_key(number: WorkloadId, certificate: u8, what: &str) -> TokenKey {
+    let mut key = key(number, what);
+    key.bound_to = Some(Box::new(Fingerprint::from([certificate; 32])));
+    key
 }
 
 /// A request for what is below `service-accounts/`.

@@ -23,9 +23,9 @@ async fn an_exchange_gives_a_federated_token_of_the_workload() {
     let subject = world.google.subject_of(token).expect("its own token");
     let scopes = vec![CLOUD_PLATFORM.to_owned()];
     let (workload, pod_uid) = (checkout(), "uid-of-checkout".to_owned());
-    assert_eq!(subject, Subject { workload, pod_uid, email: None, scopes, serial: 1 });
+    assert_eq!(subject, Subject { workload, pod_uid, email: None, scopes, bound_to: None, serial: 1 });
     assert_eq!(Subject::read(token), Some(subject));
-    assert!(world.google.subject_of("ya29.fake~a~b~c~-~1~~n").is_none());
+    assert!(world.google.subject_of("ya29.fake~a~b~c~-~1~~-~n").is_none());
 }
 
 #[tokio::test]
@@ -110,11 +110,26 @@ async fn wrong_fields_are_invalid_requests() {
         json!({ "unknown": "" }),
         json!({ "options": { "userProject": "p" } }),
         json!({ "options": "{\"project\":\"p\"}" }),
+        json!({ "options": "{\"bindCertFingerprint\":\"ab:cd\"}" }),
         json!({ "options": format!("{{\"userProject\":\"{}\"}}", "p".repeat(4096)) }),
     ] {
         assert_eq!(world.exchange(&token, &changes).await.error(), (400, "invalid_request"), "{changes}");
     }
-    assert_eq!(world.google.count(Endpoint::Sts), 19);
+    assert_eq!(world.google.count(Endpoint::Sts), 20);
+}
+
+#[tokio::test]
+async fn a_token_is_bound_to_a_certificate_and_of_no_use_without_it() {
+    let world = World::new().await;
+    let fingerprint = "sLUYWJJyjzGxLaYWAvlR4Ky7nDxFe0CPhBkhKVAt8Vo";
+    let options = json!({ "bindCertFingerprint": fingerprint }).to_string();
+    let reply = world.exchange(&world.ksa_token(&checkout()), &json!({ "options": options })).await;
+    let token = reply.body["access_token"].as_str().unwrap_or_else(|| panic!("{}", reply.body));
+    assert_eq!(Subject::read(token).expect("its own token").bound_to.as_deref(), Some(fingerprint));
+    let email = "checkout@shop.iam.gserviceaccount.com";
+    world.google.bind(checkout(), email);
+    let path = format!("/v1/projects/-/serviceAccounts/{email}:generateAccessToken");
+    assert_eq!(world.post(&path, Some(token), &json!({ "scope": ["a"] })).await.status, 401);
 }
 
 #[tokio::test]

@@ -262,6 +262,7 @@ fn federation_of(kind: Kind) -> identity::workloads::Federation {
         iam: endpoint(NOBODY),
         google_ca: None,
         prefetch: identity::workloads::Prefetch::default(),
+        bound_tokens: false,
     }
 }
 

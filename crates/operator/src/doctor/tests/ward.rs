@@ -132,6 +132,7 @@ fn settings(kind: Kind, dir: &std::path::Path, google: &str, proc: &FakeProc) ->
         iam: endpoint,
         google_ca: Some(dir.join("ca.pem")),
         prefetch: Prefetch::default(),
+        bound_tokens: false,
     };
     Settings {
         host_proc: proc.dir().to_owned(),

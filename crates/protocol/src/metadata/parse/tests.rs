@@ -170,7 +170,7 @@ fn a_token_requested_by_post_is_not_found_with_the_setting_that_helps() {
     let accounts = "/computeMetadata/v1/instance/service-accounts";
     for target in ["default/token", "default/identity?audience=x", "a@b.c/token?transport=mtls", "default//token"] {
         let refused = post(&format!("{accounts}/{target}"));
-        let Err(error @ RequestError::BoundToken) = refused else { panic!("{target}: {refused:?}") };
+        let Err(error @ RequestError::BoundToken(NotBound::Off)) = refused else { panic!("{target}: {refused:?}") };
         assert!(error.to_string().contains("GOOGLE_API_ENABLE_RUNTIME_BOUND_TOKEN=false"), "{error}");
     }
     for target in ["default/email", "default/", "default/token/", ""] {

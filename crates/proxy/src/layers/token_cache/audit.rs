@@ -61,6 +61,7 @@ impl AuditLine {
             account = %self.key.account,
             scopes = self.key.param(Param::Scopes),
             audience = self.key.param(Param::Audience),
+            bound_to = self.key.bound_to.as_deref().map(tracing::field::display),
             cache = self.outcome.label(),
             expires_in,
             "token handed out"

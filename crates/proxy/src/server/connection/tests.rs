@@ -87,6 +87,7 @@ fn connection_with<I, N: NewStack>(
         last_call,
         activity,
         place,
+        bodies: None,
     }
 }
 
@@ -452,6 +453,7 @@ async fn a_connection_that_is_cut_is_reset_unless_between_requests() {
             last_call,
             activity,
             place,
+            bodies: None,
         };
         connections.started(number, tokio::spawn(served.serve()).abort_handle());
         client.write_all(sent.as_bytes()).await.expect("the server is there");

@@ -183,7 +183,7 @@ async fn seen_of(stream: &[u8], cuts: &[usize]) -> Vec<Seen> {
     let seen = Arc::<Mutex<Vec<Seen>>>::default();
     let record = Arc::clone(&seen);
     let stack = tower::service_fn(move |request: Request<Payload>| {
-        record.lock().expect("no panic").push((request.uri().path().to_owned(), *request.body()));
+        record.lock().expect("no panic").push((request.uri().path().to_owned(), request.body().clone()));
         async { Ok::<_, Reset>(Response::new(Full::new(Bytes::from_static(b"answer")))) }
     });
     let (io, other_end) = duplex(256 * 1024);

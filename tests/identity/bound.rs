@@ -1,0 +1,132 @@
+//! Tokens that are bound to the certificate which a pod sends by POST.
+
+use std::sync::Arc;
+
+use mock::google::{Authority, Endpoint, Subject, Workload};
+use serde_json::{Value, json};
+
+use crate::google::Cloud;
+use crate::kube::NODE;
+use crate::pod::{Asked, Pod};
+use crate::support::needs::{Test, tests};
+use crate::tokens::{linked_accounts, proxy, subject};
+use crate::world::World;
+
+/// The tests of this module.
+pub const TESTS: &[Test] = tests![a_token_is_bound_to_the_pods_own_certificate, without_the_flag_none_is];
+
+const TOKEN: &str = "/computeMetadata/v1/instance/service-accounts/default/token";
+const IDENTITY: &str = "/computeMetadata/v1/instance/service-accounts/default/identity?audience=https://a.example";
+const OPT_OUT: &str = "GOOGLE_API_ENABLE_RUNTIME_BOUND_TOKEN=false";
+
+/// The chain of a new certificate for an account of team-0.
+fn chain(authority: &Authority, account: &str) -> String {
+    authority.agent_chain(&format!("spiffe://agents.global.org-1.system.id.goog/ns/team-0/sa/{account}"))
+}
+
+/// Posts a body on a new connection, which goes on after the answer.
+fn post(pod: &Arc<Pod>, target: &'static str, body: String) -> Asked {
+    let text = pod.inside(move |pod| {
+        let mut connection = pod.connect().expect("the proxy listens");
+        let answer = connection.post(target, &body).expect("an answer");
+        if !answer.starts_with("HTTP/1.1 503 ") {
+            connection.ask("/whoami").expect("the connection goes on");
+        }
+        answer
+    });
+    let (head, body) = text.split_once("\r\n\r\n").expect("a head");
+    let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).expect("a status");
+    Asked { status, body: body.to_owned(), text }
+}
+
+fn post_chain(pod: &Arc<Pod>, target: &'static str, chain: &str) -> Asked {
+    post(pod, target, json!({ "certificate_chain": chain }).to_string())
+}
+
+/// What a token says of itself.
+fn read(asked: &Asked) -> Subject {
+    let token: Value = serde_json::from_str(&asked.body).unwrap_or_else(|_| panic!("{}", asked.text));
+    Subject::read(token["access_token"].as_str().expect("a token")).expect("a token of the fake Google")
+}
+
+fn assert_not_found(asked: &Asked, why: &str) {
+    assert_eq!(asked.status, 404, "{why}: {}", asked.text);
+    assert!(asked.body.contains(why) && asked.body.contains(OPT_OUT), "{why}: {}", asked.body);
+}
+
+fn a_token_is_bound_to_the_pods_own_certificate() {
+    let world = World::new();
+    let mut api = world.server.admin();
+    let google = Cloud::start(&world, &mut api);
+    linked_accounts(&mut api, &google, 1);
+    api.create_account("team-0", "plain");
+    api.create_account("team-0", "node");
+    let proxy = proxy(&world, &google, &["--bound-tokens", "--passthrough=team-0/node", "--audit"]);
+    let pods = ["plain", "plain", "app-0", "node"];
+    let pods: Vec<Arc<Pod>> = (0..)
+        .zip(pods)
+        .map(|(number, account)| {
+            let object = api.create_pod("team-0", &format!("pod-{number}"), account, NODE);
+            Pod::start(&world.node, object, world.address(number))
+        })
+        .collect();
+    let [pod, beside, linked, node] = &pods[..] else { unreachable!("there are four") };
+
+    // A plain token before and after: neither is given in place of the other.
+    let plain = subject(pod, "/default/token");
+    assert_eq!(plain.bound_to, None);
+    let authority = Authority::new();
+    let own = chain(&authority, "plain");
+    let bound = read(&post_chain(pod, TOKEN, &own));
+    assert_eq!(bound.workload, Workload::new("team-0", "plain"));
+    let fingerprint = bound.bound_to.clone().expect("it is bound");
+    assert_eq!(read(&post_chain(pod, TOKEN, &own)), bound, "from the cache");
+    assert_eq!(subject(pod, "/default/token"), plain);
+    let other = read(&post_chain(pod, TOKEN, &chain(&authority, "plain")));
+    assert!(other.bound_to.is_some_and(|other| other != fingerprint), "another certificate, another token");
+    // A pod of the same account with this certificate would get the same, and no more of it.
+    assert_eq!(read(&post_chain(beside, TOKEN, &own)), bound);
+    let exchanges = || google.count_of(Endpoint::Sts, &Workload::new("team-0", "plain"));
+    assert_eq!(exchanges(), 3, "one for all plain tokens, and one for each certificate");
+
+    // What is not understood, and what is not its own.
+    for (body, why) in [
+        (String::new(), "in JSON"),
+        (json!({ "certificate_chain": own.repeat(30) }).to_string(), "in JSON"),
+        (json!({ "certificate_chain": "x" }).to_string(), "certificates in PEM"),
+        (json!({ "certificate_chain": authority.pem() }).to_string(), "exactly one URI"),
+        (json!({ "certificate_chain": chain(&authority, "app-0") }).to_string(), "not that of the pod's own"),
+    ] {
+        assert_not_found(&post(pod, TOKEN, body), why);
+    }
+    assert_not_found(&post_chain(pod, IDENTITY, &own), "identity tokens are not bound");
+    assert_not_found(&post_chain(linked, TOKEN, &chain(&authority, "app-0")), "linked to a Google account");
+    assert_not_found(&post_chain(node, TOKEN, &chain(&authority, "node")), "acts as the node");
+    assert_eq!(exchanges(), 3);
+
+    // A pod that makes up chains has four, and the pod beside it is served.
+    let answers: Vec<_> = (0..20).map(|_| post_chain(pod, TOKEN, &chain(&authority, "plain"))).collect();
+    let refused: Vec<_> = answers.iter().filter(|asked| asked.status == 503).collect();
+    assert_eq!((answers.iter().filter(|asked| asked.status == 200).count(), refused.len()), (2, 18));
+    assert!(refused[0].body.contains("other certificates within the last hour"), "{}", refused[0].body);
+    assert_eq!(exchanges(), 5);
+    assert!(read(&post_chain(beside, TOKEN, &chain(&authority, "plain"))).bound_to.is_some());
+    assert_eq!(read(&post_chain(pod, TOKEN, &own)), bound);
+    assert_eq!(subject(pod, "/default/token"), plain);
+    let written = proxy.written().join("\n");
+    assert!(written.contains(&format!("bound_to={fingerprint}")), "{written}");
+}
+
+fn without_the_flag_none_is() {
+    let world = World::new();
+    let mut api = world.server.admin();
+    let google = Cloud::start(&world, &mut api);
+    linked_accounts(&mut api, &google, 1);
+    let _proxy = proxy(&world, &google, &["--prefetch=none"]);
+    let pod = world.pod(&mut api, "pod-0", world.address(0));
+    for target in [TOKEN, IDENTITY] {
+        let asked = post_chain(&pod, target, &chain(&Authority::new(), "app-0"));
+        assert_not_found(&asked, "this server issues no tokens that are bound to a certificate");
+    }
+    assert_eq!(google.count(Endpoint::Sts), 0);
+}
