@@ -62,6 +62,11 @@ impl<T: TokenSource> Tokens<T> {
         &self.source
     }
 
+    /// Both, for a keeper.
+    pub(super) fn parts(&self) -> (Arc<Store>, Arc<T>) {
+        (Arc::clone(&self.store), Arc::clone(&self.source))
+    }
+
     /// Fetches a token if none is cached, so that the first request finds one. The entry is the proxy's own from then
     /// on.
     pub async fn warm(&self, key: TokenKey) -> Result<(), NoToken> {
