@@ -21,6 +21,7 @@ mod uid;
 mod watch;
 
 pub use host_proc::ProcError;
+pub(crate) use host_proc::HostProc;
 pub use known::Pods;
 pub use object::read;
 pub use pod::Pod;

@@ -33,6 +33,7 @@
 pub mod attempt;
 mod google;
 mod halt;
+mod handed;
 mod iam;
 mod kept;
 pub mod metrics;
@@ -58,6 +59,7 @@ use zeroize::Zeroizing;
 pub use google::Google;
 use halt::{no_token, refused};
 use kept::Ask;
+pub use handed::{ExportedWorkload, NotTaken, WorkloadRecord};
 pub use kept::Kept;
 use metrics::ExchangeMetrics;
 pub use not_given::{NotGiven, Said};

@@ -101,6 +101,25 @@ impl Stage {
         }
     }
 
+    /// The token, and the refusal that is the answer now, with the number of failures.
+    pub(super) fn known(&self, now: BootTime) -> (Option<Arc<Secret>>, Option<(Remembered<NoToken>, u32)>) {
+        let state = self.0.read();
+        let kept = state.kept.clone().filter(|kept| kept.is_valid(now));
+        let failed = state.failed.clone().filter(|failed| failed.at(now).is_some());
+        (kept, failed.map(|failed| (failed, state.failures)))
+    }
+
+    /// Takes over what another process knows, if nothing is known here and no flight is under way. Returns whether it did.
+    pub(super) fn take_over(&self, kept: Option<Secret>, failed: Option<(Remembered<NoToken>, u32)>) -> bool {
+        let mut state = self.0.lock();
+        let is_free = state.kept.is_none() && state.failed.is_none() && state.flight().is_none();
+        if is_free {
+            let (failed, failures) = failed.map_or((None, 0), |(failed, failures)| (Some(failed), failures));
+            (state.kept, state.failed, state.failures) = (kept.map(Arc::new), failed, failures);
+        }
+        is_free
+    }
+
     /// Drops a token that was refused, unless it was replaced meanwhile.
     pub(super) fn reject(&self, secret: &Arc<Secret>) {
         self.0.lock().kept.take_if(|kept| Arc::ptr_eq(kept, secret));

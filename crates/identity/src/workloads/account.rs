@@ -13,7 +13,7 @@ use base::clock::BootTime;
 use protocol::metadata::{Principal, WorkloadId};
 
 /// An account that is asked for is read again when what is known is older.
-pub(super) const MAX_AGE: Duration = Duration::from_secs(60);
+pub(crate) const MAX_AGE: Duration = Duration::from_secs(60);
 
 /// First and longest pauses after an account could not be read. The first is short, because the API server grants a
 /// node the right to read an account some milliseconds after the account's first pod was scheduled here.
@@ -149,6 +149,21 @@ impl Account {
         let due = now + until;
         self.state.send_replace(State { number, known, failure: None, failures: 0, due, reading: Reading::Idle });
         self.number.store(number.0, Ordering::Release);
+    }
+
+    /// Takes over what another process knows, if nothing is known here. Returns whether it did.
+    pub(super) fn take_over(&self, workload: &Workload, due: BootTime) -> bool {
+        self.state.send_if_modified(|state| {
+            let is_unknown = matches!(state.known, Known::Nothing);
+            if is_unknown {
+                state.known = Known::Workload(Arc::new(workload.clone()));
+                (state.failure, state.failures, state.due) = (None, 0, due);
+                if state.reading == Reading::Wanted {
+                    state.reading = Reading::Idle;
+                }
+            }
+            is_unknown
+        })
     }
 
     /// Records that it could not be read. What is known goes on. Returns the number of failures since it was last read.
