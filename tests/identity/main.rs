@@ -19,6 +19,7 @@ mod doctor;
 mod environment;
 mod first;
 mod google;
+mod handover;
 mod heirs;
 mod kubelet;
 mod limits;
@@ -80,6 +81,7 @@ fn main() -> ExitCode {
         ("outage", outage::TESTS),
         ("rights", rights::TESTS),
         ("tokens", tokens::TESTS),
+        ("handover", handover::TESTS),
         ("trees", trees::TESTS),
         ("doctor", doctor::TESTS),
         ("quiet", quiet::TESTS),

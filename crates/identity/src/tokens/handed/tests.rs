@@ -1,0 +1,2 @@
+use super::super::tests::lab::{Lab, Servers};
+use super::*;
