@@ -146,6 +146,7 @@ fn nobody_else_gets_tokens() {
     let mut api = world.server.admin();
     let google = Cloud::start(&world, &mut api);
     let own = ProxyPod::new(&world, &mut api, "one", DAEMONSET);
+    api.create_account("team-0", "default");
     let other = api.create_pod("team-0", "other", "default", NODE);
     let other = world.node.group(&other.uid);
     let proxy = world.proxy_of_pod(&own.group, &strs(&own.flags(&google)));
@@ -156,6 +157,11 @@ fn nobody_else_gets_tokens() {
         ("another user", format!("setpriv --reuid=61999 --clear-groups sh -c '{curl}'")),
         ("a pod on the node's network", format!("{doors}{curl}")),
     ] {
+        // The name is the proxy's by now, and not this test's to wait for.
+        crate::rights::eventually(|| {
+            let names = world.node.namespace.sh("cat /proc/net/unix");
+            if names.contains(&name(&world)) { Ok(()) } else { Err("no socket".to_owned()) }
+        });
         // 52: the connection ends without a byte.
         let mut command = world.node.namespace.command_with_groups("sh");
         let output = command.args(["-c", &shell]).output().expect("sh");

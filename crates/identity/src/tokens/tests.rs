@@ -1,7 +1,7 @@
 //! What a workload's requests cost, and what comes of them when a server fails.
 
 mod cannot_cross;
-mod lab;
+pub(super) mod lab;
 mod outage;
 mod prefetch;
 mod stalled;
