@@ -42,7 +42,8 @@ struct ProxyPod {
 impl ProxyPod {
     fn new(world: &World, api: &mut Client, name: &str, controller: &str) -> Self {
         api.create_account("kube-system", ACCOUNT);
-        let owner = json!({"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "p", "uid": controller, "controller": true});
+        let owner =
+            json!({"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "p", "uid": controller, "controller": true});
         let object = json!({
             "metadata": {"name": name, "ownerReferences": [owner]},
             "spec": {

@@ -128,8 +128,7 @@ impl World {
         let addrs = self.node.network.node().both().map(|ip| SocketAddr::from((ip, PORT)).to_string()).join(",");
         let fixed = [&format!("--addr={addrs}"), &format!("--upstream=http://{UPSTREAM}"), "--log=info"];
         let binary = binary();
-        let doors =
-            doors.iter().map(|door| format!("echo $$ > {} || exit 1; ", door.display()));
+        let doors = doors.iter().map(|door| format!("echo $$ > {} || exit 1; ", door.display()));
         let shell = format!(r#"{}exec "$0" "$@""#, doors.collect::<String>());
         let binary = binary.to_str().expect("text");
         let inside = match account {

@@ -20,8 +20,8 @@ mod store;
 mod uid;
 mod watch;
 
-pub use host_proc::ProcError;
 pub(crate) use host_proc::HostProc;
+pub use host_proc::ProcError;
 pub use known::Pods;
 pub use object::read;
 pub use pod::Pod;

@@ -154,9 +154,8 @@ impl WorkloadSource {
         let stages = self.kept.find(*number);
         let google = stages.iter().flat_map(|stages| stages.google_stages()).filter_map(|(ask, stage)| {
             let record = StageRecord::of(&stage, now);
-            (!record.is_empty()).then(|| {
-                (AskRecord { is_identity: ask.kind == TokenKind::Identity, what: ask.what }, record)
-            })
+            (!record.is_empty())
+                .then(|| (AskRecord { is_identity: ask.kind == TokenKind::Identity, what: ask.what }, record))
         });
         WorkloadRecord {
             namespace: workload.namespace.to_string(),
@@ -281,7 +280,8 @@ impl StageRecord {
 
 impl SecretRecord {
     fn checked(self) -> Result<Secret, NotTaken> {
-        let is_text = (1..=MAX_TOKEN).contains(&self.text.len()) && self.text.bytes().all(|byte| byte.is_ascii_graphic());
+        let is_text =
+            (1..=MAX_TOKEN).contains(&self.text.len()) && self.text.bytes().all(|byte| byte.is_ascii_graphic());
         let [asked, expires] = [self.asked, self.expires].map(BootTime::from_nanos);
         let life = expires.since(asked);
         if !is_text || expires <= asked || life > Duration::from_secs(MAX_LIFE_SECONDS.into()) {

@@ -58,8 +58,8 @@ use zeroize::Zeroizing;
 
 pub use google::Google;
 use halt::{no_token, refused};
-use kept::Ask;
 pub use handed::{ExportedWorkload, NotTaken, WorkloadRecord};
+use kept::Ask;
 pub use kept::Kept;
 use metrics::ExchangeMetrics;
 pub use not_given::{NotGiven, Said};

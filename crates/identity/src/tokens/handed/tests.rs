@@ -10,9 +10,8 @@ const TOKEN: &str = "default/token";
 
 /// The records of a process, as they are sent.
 fn sent(lab: &Lab) -> Vec<Value> {
-    let record = |exported: &ExportedWorkload| {
-        serde_json::to_value(lab.source.record(exported, BootTime::now())).expect("JSON")
-    };
+    let record =
+        |exported: &ExportedWorkload| serde_json::to_value(lab.source.record(exported, BootTime::now())).expect("JSON");
     lab.source.exported().iter().map(record).collect()
 }
 
