@@ -92,7 +92,7 @@ repeated! {
         state_dir: Option<Given<String>>,
 
         /// UID of this pod, from the downward API. With it, a new version takes over the tokens of the one before it in a
-        /// rolling update, if both are pods of one DaemonSet. Requires Linux 6.5 and --reuse-port
+        /// rolling update, if one controller manages both pods. Requires Linux 6.5 and --reuse-port
         #[arg(long, value_name = "POD_UID", env = "METADATA_PROXY_HANDOVER")]
         handover: Option<Given<PodUid>>,
 

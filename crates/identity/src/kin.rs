@@ -1,4 +1,4 @@
-//! [`Kin`]: whether the other end of a Unix socket is a process of this DaemonSet's pod on this node.
+//! [`Kin`]: whether the other end of a Unix socket is a process of a pod of this `DaemonSet` on this node.
 //!
 //! The kernel says which process called `connect` or `listen` (`SO_PEERPIDFD`, Linux 6.5), and which pod it is of. The API server
 //! says what that pod is. Nothing that the process says counts.
@@ -30,7 +30,7 @@ use crate::pods::{HostProc, Pod, PodUid, Pods, ProcError};
 /// How long the API server may take to report a pod that has connected already.
 const MAX_WAIT: Duration = Duration::from_secs(1);
 
-/// Attests processes of this DaemonSet's pods.
+/// Attests processes of this `DaemonSet`'s pods.
 #[derive(Debug)]
 pub struct Kin {
     proc: HostProc,

@@ -20,7 +20,7 @@ pub struct Settings {
     pub passthrough: Vec<AccountName>,
     /// Where the tokens of pods' accounts come from. `None` if they have none.
     pub federation: Option<Federation>,
-    /// This pod, if it takes over from another pod of its DaemonSet, and hands over to the next.
+    /// This pod, if it takes over from another pod of its `DaemonSet`, and hands over to the next.
     pub own_pod: Option<PodUid>,
     /// How to reach the API server.
     pub cluster: crate::cluster::Settings,

@@ -112,7 +112,7 @@ pub(super) async fn read_list(body: Body) -> Result<(Vec<PodObject>, String), Re
     Ok((list.items.unwrap_or_default(), list.metadata.resource_version))
 }
 
-/// Maximum bytes of the owners of a pod. A DaemonSet's pod has one, in some 200.
+/// Maximum bytes of the owners of a pod. A pod of a `DaemonSet` has one, in some 200.
 const MAX_OWNERS_BYTES: usize = 64 << 10;
 
 /// Reads the owners of pods.

@@ -134,7 +134,7 @@ impl OwnedPod {
         &self.spec.service_account_name
     }
 
-    /// The UID of what manages it, such as its DaemonSet. The API server allows one.
+    /// The UID of what manages it, such as its `DaemonSet`. The API server allows one.
     pub fn controller(&self) -> Option<&str> {
         let mut owners = self.metadata.owner_references.iter().flatten();
         owners.find(|owner| owner.controller && !owner.uid.is_empty()).map(|owner| owner.uid.as_str())

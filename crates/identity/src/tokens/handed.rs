@@ -15,7 +15,7 @@ use zeroize::Zeroizing;
 use super::WorkloadSource;
 use super::kept::Ask;
 use super::secret::Secret;
-use super::stage::Stage;
+use super::stage::{Failed, Stage};
 use crate::AccountName;
 use crate::workloads::{Annotations, Link, Workload};
 use base::clock::BootTime;
@@ -250,7 +250,7 @@ impl AskRecord {
 }
 
 /// A token and a refusal that were checked.
-type Checked = (Option<Secret>, Option<(Remembered<NoToken>, u32)>);
+type Checked = (Option<Secret>, Option<Failed>);
 
 impl StageRecord {
     fn of(stage: &Stage, now: BootTime) -> Self {
@@ -308,7 +308,7 @@ impl RefusalRecord {
     }
 
     /// `None` if it does not hold any more.
-    fn checked(self, now: BootTime) -> Result<Option<(Remembered<NoToken>, u32)>, NotTaken> {
+    fn checked(self, now: BootTime) -> Result<Option<Failed>, NotTaken> {
         let status = StatusCode::from_u16(self.status).map_err(|_| NotTaken::Invalid)?;
         let until = BootTime::from_nanos(self.until);
         let is_refusal = status.is_client_error() || status.is_server_error();

@@ -31,6 +31,9 @@ const SAME_TROUBLE: Duration = Duration::from_secs(60);
 /// The result of a flight.
 type Outcome = Result<Arc<Secret>, NoToken>;
 
+/// A failure that is the answer, and the number of consecutive ones.
+pub(super) type Failed = (Remembered<NoToken>, u32);
+
 /// A token that is kept, and its flight. A clone is the same.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Stage(SingleFlight<State, Outcome>);
@@ -102,7 +105,7 @@ impl Stage {
     }
 
     /// The token, and the refusal that is the answer now, with the number of failures.
-    pub(super) fn known(&self, now: BootTime) -> (Option<Arc<Secret>>, Option<(Remembered<NoToken>, u32)>) {
+    pub(super) fn known(&self, now: BootTime) -> (Option<Arc<Secret>>, Option<Failed>) {
         let state = self.0.read();
         let kept = state.kept.clone().filter(|kept| kept.is_valid(now));
         let failed = state.failed.clone().filter(|failed| failed.at(now).is_some());
@@ -110,7 +113,7 @@ impl Stage {
     }
 
     /// Takes over what another process knows, if nothing is known here and no flight is under way. Returns whether it did.
-    pub(super) fn take_over(&self, kept: Option<Secret>, failed: Option<(Remembered<NoToken>, u32)>) -> bool {
+    pub(super) fn take_over(&self, kept: Option<Secret>, failed: Option<Failed>) -> bool {
         let mut state = self.0.lock();
         let is_free = state.kept.is_none() && state.failed.is_none() && state.flight().is_none();
         if is_free {
