@@ -57,8 +57,8 @@ impl World {
 
     /// The same in a control group.
     pub fn proxy_in(&self, group: Option<&Cgroup>, args: &[&str]) -> Proxy {
-        let doors = group.into_iter().flat_map(Cgroup::doors).collect();
-        self.start(doors, None, &[&self.by_kubeconfig().each_ref().map(String::as_str), args].concat())
+        let doors: Vec<_> = group.into_iter().flat_map(Cgroup::doors).collect();
+        self.start(&doors, None, &[&self.by_kubeconfig().each_ref().map(String::as_str), args].concat())
     }
 
     /// The flags of a proxy that hears of pods through [`World::watch`].
@@ -81,29 +81,29 @@ impl World {
             fs::write(dir.join(name), text).expect("target/tmp can be written");
         }
         let fixed = [&format!("--node-name={NODE}"), "--workload-identity", "--host-proc=/proc"];
-        self.start(Vec::new(), Some(&dir), &[&fixed, args].concat())
+        self.start(&[], Some(&dir), &[&fixed, args].concat())
     }
 
     /// The proxy as it is by default.
     pub fn proxy_without_identity(&self) -> Proxy {
-        self.start(Vec::new(), None, &[])
+        self.start(&[], None, &[])
     }
 
     /// Another one, beside the proxy and with its upstream. It may be unable to serve.
     pub fn beside(&self, args: &[&str]) -> Process {
-        self.spawn(Vec::new(), None, &[&self.by_kubeconfig().each_ref().map(String::as_str), args].concat())
+        self.spawn(&[], None, &[&self.by_kubeconfig().each_ref().map(String::as_str), args].concat())
     }
 
     /// The proxy, ready, as a process of the pod with this control group.
     pub fn proxy_of_pod(&self, pod: &PodGroup, args: &[&str]) -> Proxy {
         let flags = self.by_kubeconfig();
-        self.start(pod.doors().collect(), None, &[&flags.each_ref().map(String::as_str), args].concat())
+        self.start(&pod.doors().collect::<Vec<_>>(), None, &[&flags.each_ref().map(String::as_str), args].concat())
     }
 
     /// Another one, beside the proxy, as a process of the pod with this control group.
     pub fn beside_of_pod(&self, pod: &PodGroup, args: &[&str]) -> Process {
         let flags = self.by_kubeconfig();
-        self.spawn(pod.doors().collect(), None, &[&flags.each_ref().map(String::as_str), args].concat())
+        self.spawn(&pod.doors().collect::<Vec<_>>(), None, &[&flags.each_ref().map(String::as_str), args].concat())
     }
 
     /// The status of the proxy's `/readyz`.
@@ -111,7 +111,7 @@ impl World {
         self.node.namespace.curl("http://127.0.0.1:989/readyz").status
     }
 
-    fn start(&self, doors: Vec<PathBuf>, account: Option<&Path>, args: &[&str]) -> Proxy {
+    fn start(&self, doors: &[PathBuf], account: Option<&Path>, args: &[&str]) -> Proxy {
         let mock = Process::start(&self.node.namespace, &["mock", "--addr", UPSTREAM]);
         mock.line("mock metadata server on");
         let process = self.spawn(doors, account, args);
@@ -124,7 +124,7 @@ impl World {
         Proxy { process, written_before, _mock: mock }
     }
 
-    fn spawn(&self, doors: Vec<PathBuf>, account: Option<&Path>, args: &[&str]) -> Process {
+    fn spawn(&self, doors: &[PathBuf], account: Option<&Path>, args: &[&str]) -> Process {
         let addrs = self.node.network.node().both().map(|ip| SocketAddr::from((ip, PORT)).to_string()).join(",");
         let fixed = [&format!("--addr={addrs}"), &format!("--upstream=http://{UPSTREAM}"), "--log=info"];
         let binary = binary();
