@@ -12,16 +12,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::task::JoinSet;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout_at};
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::admin::Admin;
 use crate::config::Config;
+use crate::handover;
 use crate::shared::{Identifying, Shared};
 use crate::stack;
 use crate::warm::WarmStart;
 use http_client::secure::CaError;
 use identity::cluster::{Cluster, ClusterError};
+use identity::kin::Kin;
 use identity::pods::{ProcError, Sandboxes, Scans};
 use identity::tokens::Google;
 use operator::pages::MAX_ADMIN_CONNECTIONS;
@@ -179,14 +181,22 @@ impl App {
         let _redirecting = redirect.map(keep);
         let admin_drain = serve_operators(admin, &shared);
         let mut background = start_background(&shared);
+        let kin = kin(&shared, cluster.as_ref())?;
+        if kin.is_none() || !doors.is_empty() {
+            shared.handover.is_alone();
+        }
         if let Some(cluster) = cluster {
             following::follow(cluster, &shared, &mut background);
         }
 
         let mut accepting = JoinSet::new();
         let served = async {
-            let doors = if doors.is_empty() { take_over(&shared).await? } else { doors };
+            let doors = if doors.is_empty() { take_over(&shared, kin.as_deref()).await? } else { doors };
             serve_pods(doors, &shared, &mut accepting);
+            if let Some(kin) = kin {
+                let shared = Arc::clone(&shared);
+                background.spawn(async move { match handover::give(kin, shared).await {} });
+            }
             background.spawn(Arc::clone(&shared.door_probe).run(addrs));
             std::future::pending().await
         };
@@ -250,13 +260,27 @@ fn served(config: &Config) -> Vec<SocketAddr> {
 
 /// Opens doors beside those of another process once the node's pods are known. Until then that process gets all
 /// connections, because it can serve them and this one cannot.
-async fn take_over(shared: &Shared) -> Result<Vec<Vec<Door>>, StartError> {
+async fn take_over(shared: &Shared, kin: Option<&Kin>) -> Result<Vec<Vec<Door>>, StartError> {
     tracing::info!("another process serves pods; serving beside it once the node's pods are known");
+    let deadline = Instant::now() + SUCCESSION;
     if let Some(identity) = &shared.identity {
         let known = identity.pods().known();
-        timeout(SUCCESSION, known).await.map_err(|_| StartError::NotAble)?;
+        timeout_at(deadline, known).await.map_err(|_| StartError::NotAble)?;
+    }
+    if let Some(kin) = kin {
+        handover::take(kin, shared, deadline).await;
     }
     open_doors(&shared.config)
+}
+
+/// Attests the process before and the next, if tokens are to be handed over.
+fn kin(shared: &Shared, cluster: Option<&Cluster>) -> Result<Option<Arc<Kin>>, StartError> {
+    let (Some(settings), Some(identity), Some(cluster)) = (&shared.config.identity, &shared.identity, cluster) else {
+        return Ok(None);
+    };
+    let Some(own) = settings.own_pod else { return Ok(None) };
+    let kin = Kin::open(&settings.host_proc, own, Arc::clone(identity.pods()), cluster.clone())?;
+    Ok(Some(Arc::new(kin)))
 }
 
 /// Accepts pods' connections until the drain begins.

@@ -113,6 +113,7 @@ pub mod config;
 #[cfg(feature = "mock")]
 pub mod demo;
 pub mod door_probe;
+pub mod handover;
 #[cfg(test)]
 mod promises;
 pub mod readiness;

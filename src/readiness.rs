@@ -178,6 +178,7 @@ mod tests {
         let settings = Settings {
             host_proc: PathBuf::new(),
             state_dir: None,
+            own_pod: None,
             attest: Attest::Prefer,
             passthrough: Vec::new(),
             federation: None,

@@ -10,6 +10,7 @@ use tokio::time::Instant;
 
 use crate::config::Config;
 use crate::door_probe::DoorProbe;
+use crate::handover::Handover;
 use crate::readiness::Readiness;
 use identified::Identified;
 use identity::Identity;
@@ -59,6 +60,8 @@ pub struct Shared {
     pub readiness: Readiness,
     /// Whether the redirect is installed. Set once if this process keeps one.
     pub redirect: OnceLock<Arc<Standing>>,
+    /// What became of the hand-over from the process before.
+    pub handover: Handover,
     /// Probes the proxy's own door.
     pub door_probe: Arc<DoorProbe>,
     /// Ends connections at shutdown.
@@ -98,6 +101,7 @@ impl Shared {
             leaves: leaves(&upstream.forward, &concealment),
             concealment,
             tokens: Tokens::new(store, sources),
+            handover: Handover::new(config.identity.as_ref().is_some_and(|it| it.own_pod.is_some()), &registry),
             config,
             registry,
             measures,

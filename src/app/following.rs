@@ -19,7 +19,7 @@ use identity::{ApiServer, CredentialState, Identity};
 const MAX_WAIT_FOR_LIST: Duration = Duration::from_secs(5);
 
 /// Starts tasks in this set that follow this node's pods, their accounts, and the rights of the proxy's credential.
-pub(super) fn follow(cluster: Cluster, shared: &Shared, background: &mut JoinSet<()>) {
+pub(super) fn follow(cluster: Cluster, shared: &Arc<Shared>, background: &mut JoinSet<()>) {
     let Some(identity) = &shared.identity else { return };
     let asked = cluster.clone();
     identity.follows(ApiServer::new(Arc::new(move || asked.server())));
@@ -33,11 +33,20 @@ pub(super) fn follow(cluster: Cluster, shared: &Shared, background: &mut JoinSet
     }
     if workloads.federation().is_some() {
         let cluster = cluster.clone();
-        background.spawn(async move { match workloads::follow(cluster, workloads).await {} });
+        let handed = Arc::clone(shared);
+        background.spawn(async move {
+            // Else the API server and Google are asked for what may be handed over.
+            handed.handover.settled().await;
+            match workloads::follow(cluster, workloads).await {}
+        });
     }
     if let Some(source) = shared.tokens.source().of_workloads() {
         let (prefetched, renewed) = (Arc::clone(source), Arc::clone(source));
-        background.spawn(async move { match prefetch(prefetched).await {} });
+        let handed = Arc::clone(shared);
+        background.spawn(async move {
+            handed.handover.settled().await;
+            match prefetch(prefetched).await {}
+        });
         background.spawn(async move { match renew(renewed).await {} });
     }
     if let Some(values) = shared.upstream.forward.values().filter(|values| values.awaits_node()) {

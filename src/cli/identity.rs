@@ -8,6 +8,7 @@ use super::given::{Given, Mistakes, Plain};
 use super::repeated::repeated;
 use super::syntax::{self, Choice, Switch};
 use identity::cluster::{self, Acting, Credential, NodeName};
+use identity::pods::PodUid;
 use identity::pods::owners::Attest;
 use identity::{AccountName, Settings};
 
@@ -90,6 +91,11 @@ repeated! {
         #[arg(long, value_name = "DIR", env = "METADATA_PROXY_STATE_DIR")]
         state_dir: Option<Given<String>>,
 
+        /// UID of this pod, from the downward API. With it, a new version takes over the tokens of the one before it in a
+        /// rolling update, if one controller manages both pods. Requires Linux 6.5 and --reuse-port
+        #[arg(long, value_name = "POD_UID", env = "METADATA_PROXY_HANDOVER")]
+        handover: Option<Given<PodUid>>,
+
         /// Evidence that identifies a pod. prefer: its processes, or the API server alone if they have no addresses of
         /// their own, as with gVisor. kernel: always its processes
         #[arg(
@@ -136,6 +142,7 @@ impl IdentityArgs {
         let acting = if impersonates { Acting::AsItsNode } else { Acting::AsItself };
         let host_proc = mistakes.value(self.host_proc);
         let state_dir = mistakes.optional(self.state_dir).map(Into::into);
+        let own_pod = mistakes.optional(self.handover);
         let federation = self.federation.resolve(mistakes);
         if self.node.is_nameless() {
             mistakes.add(format!("{what} requires --node-name (or NODE_NAME), the name of this node"));
@@ -147,6 +154,7 @@ impl IdentityArgs {
             attest: attest?,
             passthrough,
             federation,
+            own_pod,
             cluster: cluster?,
         })
     }
@@ -173,6 +181,7 @@ impl IdentityArgs {
             state_dir: settings
                 .and_then(|settings| settings.state_dir.as_ref())
                 .map(|dir| Given::from_value(dir.display().to_string())),
+            handover: settings.and_then(|settings| settings.own_pod).map(Given::from_value),
             attest: Choice::from_value(settings.map(|settings| settings.attest).unwrap_or_default()),
             passthrough: settings
                 .map(|settings| settings.passthrough.iter().cloned().map(Given::from_value).collect())
@@ -187,6 +196,14 @@ impl Plain for NodeName {
 
     fn read(text: &str) -> Option<Self> {
         text.parse().ok()
+    }
+}
+
+impl Plain for PodUid {
+    const EXPECTED: &'static str = "the UID of this pod (downward API: metadata.uid)";
+
+    fn read(text: &str) -> Option<Self> {
+        Self::parse(text)
     }
 }
 

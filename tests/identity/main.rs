@@ -21,6 +21,7 @@ mod doctor;
 mod environment;
 mod first;
 mod google;
+mod handover;
 mod heirs;
 mod kubelet;
 mod limits;
@@ -83,6 +84,7 @@ fn main() -> ExitCode {
         ("rights", rights::TESTS),
         ("tokens", tokens::TESTS),
         ("bound", bound::TESTS),
+        ("handover", handover::TESTS),
         ("trees", trees::TESTS),
         ("doctor", doctor::TESTS),
         ("quiet", quiet::TESTS),

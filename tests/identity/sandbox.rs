@@ -72,6 +72,11 @@ impl Node {
         Self { namespace, network, kubepods: Kubepods::new(&name), name, made: AtomicU32::new(0) }
     }
 
+    /// The control group of a pod on the node's network.
+    pub fn group(&self, uid: &str) -> PodGroup {
+        self.kubepods.pod(uid)
+    }
+
     /// Makes the network namespace of a pod and its veth, with the address. No process yet.
     fn plug(&self, address: Address) -> (Namespace, String) {
         let number = self.made.fetch_add(1, Relaxed);

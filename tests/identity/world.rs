@@ -7,6 +7,7 @@ use std::process::{Command, ExitStatus};
 use std::sync::{Arc, OnceLock};
 use std::thread;
 
+use crate::cgroups::PodGroup;
 use crate::is_full_size;
 use crate::kube::{ApiServer, Client, Forwarder, NODE};
 use crate::pod::{PORT, Pod};
@@ -67,7 +68,8 @@ impl World {
 
     /// The same, warm, but maybe without a list of pods.
     pub fn proxy_without_pods(&self, group: Option<&Cgroup>, args: &[&str]) -> Proxy {
-        self.start(group, None, &[&self.by_kubeconfig().each_ref().map(String::as_str), args].concat())
+        let doors: Vec<_> = group.into_iter().flat_map(Cgroup::doors).collect();
+        self.start(&doors, None, &[&self.by_kubeconfig().each_ref().map(String::as_str), args].concat())
     }
 
     /// The flags of a proxy that gets the events of pods through [`World::watch`].
@@ -90,17 +92,29 @@ impl World {
             fs::write(dir.join(name), text).expect("target/tmp can be written");
         }
         let fixed = [&format!("--node-name={NODE}"), "--workload-identity", "--host-proc=/proc"];
-        self.start(None, Some(&dir), &[&fixed, args].concat())
+        self.start(&[], Some(&dir), &[&fixed, args].concat())
     }
 
     /// The proxy with its default settings.
     pub fn proxy_without_identity(&self) -> Proxy {
-        self.start(None, None, &[])
+        self.start(&[], None, &[])
     }
 
     /// A second process beside the proxy, with its upstream. It may be unable to serve.
     pub fn beside(&self, args: &[&str]) -> Process {
-        self.spawn(None, None, &[&self.by_kubeconfig().each_ref().map(String::as_str), args].concat())
+        self.spawn(&[], None, &[&self.by_kubeconfig().each_ref().map(String::as_str), args].concat())
+    }
+
+    /// The proxy, ready, as a process of the pod with this control group.
+    pub fn proxy_of_pod(&self, pod: &PodGroup, args: &[&str]) -> Proxy {
+        let flags = self.by_kubeconfig();
+        self.start(&pod.doors().collect::<Vec<_>>(), None, &[&flags.each_ref().map(String::as_str), args].concat())
+    }
+
+    /// Another one, beside the proxy, as a process of the pod with this control group.
+    pub fn beside_of_pod(&self, pod: &PodGroup, args: &[&str]) -> Process {
+        let flags = self.by_kubeconfig();
+        self.spawn(&pod.doors().collect::<Vec<_>>(), None, &[&flags.each_ref().map(String::as_str), args].concat())
     }
 
     /// The status of the proxy's `/readyz`.
@@ -108,20 +122,19 @@ impl World {
         self.node.namespace.curl("http://127.0.0.1:989/readyz").status
     }
 
-    fn start(&self, group: Option<&Cgroup>, account: Option<&Path>, args: &[&str]) -> Proxy {
+    fn start(&self, doors: &[PathBuf], account: Option<&Path>, args: &[&str]) -> Proxy {
         let mock = Process::start(&self.node.namespace, &["mock", "--addr", UPSTREAM]);
         mock.line("mock metadata server on");
-        let process = self.spawn(group, account, args);
+        let process = self.spawn(doors, account, args);
         let written_before = process.line("cache warmed up");
         Proxy { process, written_before, _mock: mock }
     }
 
-    fn spawn(&self, group: Option<&Cgroup>, account: Option<&Path>, args: &[&str]) -> Process {
+    fn spawn(&self, doors: &[PathBuf], account: Option<&Path>, args: &[&str]) -> Process {
         let addrs = self.node.network.node().both().map(|ip| SocketAddr::from((ip, PORT)).to_string()).join(",");
         let fixed = [&format!("--addr={addrs}"), &format!("--upstream=http://{UPSTREAM}"), "--log=info"];
         let binary = binary();
-        let doors =
-            group.into_iter().flat_map(Cgroup::doors).map(|door| format!("echo $$ > {} || exit 1; ", door.display()));
+        let doors = doors.iter().map(|door| format!("echo $$ > {} || exit 1; ", door.display()));
         let shell = format!(r#"{}exec "$0" "$@""#, doors.collect::<String>());
         let binary = binary.to_str().expect("text");
         let inside = match account {

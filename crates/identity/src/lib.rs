@@ -21,6 +21,7 @@ pub mod cluster;
 mod credential;
 mod explain;
 pub mod identify;
+pub mod kin;
 mod metrics;
 pub mod pods;
 mod settings;

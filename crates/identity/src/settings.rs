@@ -3,6 +3,7 @@
 use std::fmt;
 use std::path::PathBuf;
 
+use crate::pods::PodUid;
 use crate::pods::owners::Attest;
 use crate::workloads::Federation;
 
@@ -19,6 +20,8 @@ pub struct Settings {
     pub passthrough: Vec<AccountName>,
     /// The source of tokens for pods' accounts. `None` if they have none.
     pub federation: Option<Federation>,
+    /// This pod, if it takes over from another pod of its `DaemonSet`, and hands over to the next.
+    pub own_pod: Option<PodUid>,
     /// The node, and the credential for the API server.
     pub cluster: crate::cluster::Settings,
 }

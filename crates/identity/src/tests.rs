@@ -69,6 +69,7 @@ impl Node {
         let settings = Settings {
             host_proc: PathBuf::new(),
             state_dir: None,
+            own_pod: None,
             attest,
             passthrough: vec![AccountName::parse("kube-system/agent").expect("a name")],
             federation,

@@ -124,6 +124,8 @@ table! {
          failed.";
     TOKEN_ENTRIES = Gauge "metadata_proxy_token_entries" []
         "Entries in the token cache.";
+    HANDOVER_TOKENS = Counter "metadata_proxy_handover_tokens_total" []
+        "Tokens taken over from the process before, with --handover; 0 after a cold start. The log and /statusz say why.";
     TOKEN_EVICTIONS = Counter "metadata_proxy_token_evictions_total" []
         "Entries evicted from the token cache to make room.";
     DEFAULT_TOKEN_EXPIRY = Gauge "metadata_proxy_default_token_expiry_seconds" []

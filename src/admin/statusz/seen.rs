@@ -8,6 +8,7 @@ use tokio::time::Instant;
 
 use super::overview::{Count, LastMinute, Overview, Policy, RefusalStatus, Rejected, Surroundings, TalkerStatus};
 use crate::condition::{self, Condition, Fact, PolicySeen, Seen};
+use crate::handover::State;
 use crate::shared::Shared;
 use crate::units::span;
 use identity::Identity;
@@ -137,7 +138,11 @@ impl Surroundings {
     fn of(shared: &Shared) -> Self {
         Self {
             metadata_server: metadata_server(shared),
-            identity: shared.identity.as_deref().map_or_else(|| NO_IDENTITY.to_owned(), identity),
+            identity: match (shared.identity.as_deref(), shared.handover.state()) {
+                (None, _) => NO_IDENTITY.to_owned(),
+                (Some(known), State::Off) => identity(known),
+                (Some(known), handover) => format!("{}; hand-over: {handover}", identity(known)),
+            },
             redirect: match shared.redirect.get().map(|redirect| redirect.trouble()) {
                 None => NO_REDIRECT.to_owned(),
                 Some(None) => "installed, and kept by this process (--redirect)".to_owned(),

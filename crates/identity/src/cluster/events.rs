@@ -13,7 +13,7 @@ use super::AccountObject;
 use super::MAX_SILENCE;
 use super::error::{RequestError, root_cause};
 use super::hints::Hint;
-use super::object::{ListMetadata, PodList, PodObject, Refusal};
+use super::object::{ListMetadata, OwnedList, OwnedPod, PodList, PodObject, Refusal};
 use super::prune::{Pruner, Shape};
 
 /// Maximum bytes that are kept of an event: far more than all fields of a pod take.
@@ -109,6 +109,15 @@ impl Events {
 pub(super) async fn read_list(body: Body) -> Result<(Vec<PodObject>, String), RequestError> {
     let list: PodList = read_pruned(body, Shape::List, MAX_LIST_BYTES).await?;
     Ok((list.items.unwrap_or_default(), list.metadata.resource_version))
+}
+
+/// Maximum bytes of the owners of a pod. A pod of a `DaemonSet` has one, in some 200.
+const MAX_OWNERS_BYTES: usize = 64 << 10;
+
+/// Reads the owners of pods.
+pub(super) async fn read_owners(body: Body) -> Result<Vec<OwnedPod>, RequestError> {
+    let list: OwnedList = read_pruned(body, Shape::Owners, MAX_OWNERS_BYTES).await?;
+    Ok(list.items.unwrap_or_default())
 }
 
 /// Reads a service account.

@@ -37,7 +37,7 @@ pub use events::{Event, Events};
 pub use facts::NodeFacts;
 use hints::{Hint, Resource};
 pub use node_name::{NodeName, NodeNameError};
-pub use object::{Metadata, PodObject, Spec, Status};
+pub use object::{Metadata, OwnedPod, PodObject, Spec, Status};
 pub use own::{BoundPod, OwnCluster, Public, Published, User};
 pub use taints::{NodeTaints, Taint};
 pub use token_request::{PodToken, TokenRequest, TokenRequestError};
@@ -145,6 +145,14 @@ impl Cluster {
         let path = format!("/api/v1/namespaces/{namespace}/pods?{}", self.query(&[("metadata.name", name)]).finish());
         let (pods, _) = events::read_list(self.get(&path, Resource::Pods).await?).await?;
         Ok(pods.into_iter().find(|pod| pod.metadata.name == name))
+    }
+
+    /// A pod of this node with its owner, as of now. `None` if there is none by this name here.
+    pub async fn owned_pod(&self, namespace: &str, name: &str) -> Result<Option<OwnedPod>, RequestError> {
+        let namespace = escaped(namespace);
+        let path = format!("/api/v1/namespaces/{namespace}/pods?{}", self.query(&[("metadata.name", name)]).finish());
+        let pods = events::read_owners(self.get(&path, Resource::Pods).await?).await?;
+        Ok(pods.into_iter().find(|pod| pod.name() == name))
     }
 
     /// A service account. As a node, only that of one of its pods. `None` if there is none by this name.

@@ -88,6 +88,60 @@ impl PodObject {
     }
 }
 
+/// A pod of which only the owner matters.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct OwnedPod {
+    /// Who it is, and its owners.
+    metadata: OwnedMetadata,
+    /// What it was asked to be.
+    spec: Spec,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct OwnedMetadata {
+    uid: String,
+    name: String,
+    owner_references: Option<Vec<OwnerReference>>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct OwnerReference {
+    uid: String,
+    controller: bool,
+}
+
+impl OwnedPod {
+    /// Its UID, not parsed yet.
+    pub fn uid(&self) -> &str {
+        &self.metadata.uid
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.metadata.name
+    }
+
+    /// Its service account.
+    pub fn account(&self) -> &str {
+        &self.spec.service_account_name
+    }
+
+    /// The UID of what manages it, such as its `DaemonSet`. The API server allows one.
+    pub fn controller(&self) -> Option<&str> {
+        let mut owners = self.metadata.owner_references.iter().flatten();
+        owners.find(|owner| owner.controller && !owner.uid.is_empty()).map(|owner| owner.uid.as_str())
+    }
+}
+
+/// A list of pods of which only the owners matter.
+#[derive(Debug, Deserialize)]
+pub(super) struct OwnedList {
+    pub(super) items: Option<Vec<OwnedPod>>,
+}
+
 /// A list of pods.
 #[derive(Debug, Deserialize)]
 pub(super) struct PodList {

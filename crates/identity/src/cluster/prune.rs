@@ -22,6 +22,8 @@ pub(super) enum Shape {
     Account,
     /// `{"metadata": {...}, "spec": {...}}`
     Node,
+    /// A list of pods of which only the owners matter.
+    Owners,
 }
 
 impl Shape {
@@ -29,7 +31,7 @@ impl Shape {
     fn depth_of_fields(self) -> usize {
         match self {
             Self::Event => 3,
-            Self::List => 4,
+            Self::List | Self::Owners => 4,
             Self::Account | Self::Node => 2,
         }
     }
@@ -38,7 +40,7 @@ impl Shape {
     fn replacement(self) -> &'static [u8] {
         match self {
             Self::Account => TOO_LONG,
-            Self::Event | Self::List | Self::Node => b"",
+            Self::Event | Self::List | Self::Node | Self::Owners => b"",
         }
     }
 
@@ -51,6 +53,7 @@ impl Shape {
             // They name the account's Google identity.
             Self::Account => field == b"annotations",
             Self::Node => matches!(field, b"taints" | b"labels"),
+            Self::Owners => field == b"ownerReferences",
         }
     }
 }

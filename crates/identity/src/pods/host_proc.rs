@@ -4,6 +4,7 @@ use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Read};
 use std::net::IpAddr;
 use std::ops::ControlFlow;
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::os::unix::fs::{DirEntryExt, FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
@@ -29,6 +30,9 @@ const NODE_NETWORK_MAX: u64 = 4 << 20;
 
 /// Longer than any `stat` file: 52 fields of at most 20 digits, and a name of at most 64 bytes.
 const STAT_MAX: usize = 1280;
+
+/// Longer than any `fdinfo` of a process's descriptor.
+const FDINFO_MAX: u64 = 4 << 10;
 
 /// The process whose network is the node's.
 const INIT: Pid = Pid(1);
@@ -63,7 +67,7 @@ pub enum ProcError {
 
 /// A process ID of the node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(super) struct Pid(pub(super) u32);
+pub(crate) struct Pid(pub(super) u32);
 
 /// A network namespace, identified by the inode of its `fib_trie`. Unlike `ns/net`, any process may read its inode. The
 /// inode may be reused once the network is gone; the node's network never goes.
@@ -105,7 +109,7 @@ impl Process {
 
 /// The node's `/proc`.
 #[derive(Debug)]
-pub(super) struct HostProc {
+pub(crate) struct HostProc {
     dir: PathBuf,
     /// The node's network.
     network: Network,
@@ -114,7 +118,7 @@ pub(super) struct HostProc {
 
 impl HostProc {
     /// Checks that a directory is the node's `/proc` and shows what is needed.
-    pub(super) fn open(dir: &Path) -> Result<Self, ProcError> {
+    pub(crate) fn open(dir: &Path) -> Result<Self, ProcError> {
         let in_dir = |error| ProcError::Directory { dir: dir.to_owned(), error };
         fs::read_dir(dir).map_err(in_dir)?;
         let init = dir.join("1");
@@ -164,8 +168,19 @@ impl HostProc {
         Ok(running.map(|(stat, file)| Process { pid, start: stat.start, stat: file }))
     }
 
+    /// The ID of the process that a descriptor stands for (`pidfd_open`). `None` if it has ended and was waited for.
+    pub(crate) fn pid_of(&self, pidfd: BorrowedFd<'_>) -> io::Result<Option<Pid>> {
+        // As the node numbers it, since it is read in the node's /proc. This process may be in a namespace of its own.
+        let file = self.dir.join("self/fdinfo").join(pidfd.as_raw_fd().to_string());
+        let mut text = String::new();
+        File::open(file)?.take(FDINFO_MAX).read_to_string(&mut text)?;
+        let number = text.lines().find_map(|line| line.strip_prefix("Pid:")).ok_or(io::ErrorKind::InvalidData)?;
+        // -1 after its end, and 0 for one that is not below the node's first process.
+        Ok(number.trim().parse().ok().filter(|pid| *pid > 0).map(Pid))
+    }
+
     /// The pod that a process belongs to.
-    pub(super) fn pod_of(&self, pid: Pid) -> io::Result<Option<PodUid>> {
+    pub(crate) fn pod_of(&self, pid: Pid) -> io::Result<Option<PodUid>> {
         // Room for nearly every file, so that it is read at once: a scan may read thousands.
         let mut text = Vec::with_capacity(CGROUP_USUAL);
         File::open(self.of(pid).join("cgroup"))?.take(CGROUP_MAX).read_to_end(&mut text)?;

@@ -20,6 +20,7 @@ mod store;
 mod uid;
 mod watch;
 
+pub(crate) use host_proc::HostProc;
 pub use host_proc::ProcError;
 pub use known::Pods;
 pub use object::read;

@@ -124,6 +124,11 @@ impl Kept {
         Arc::clone(by_number.stages.entry(number).or_default())
     }
 
+    /// The steps of a workload, if something is kept for it.
+    pub(super) fn find(&self, number: WorkloadId) -> Option<Arc<Stages>> {
+        self.lock().stages.get(&number).cloned()
+    }
+
     /// The workloads in use whose Kubernetes or federated token is past half of its life.
     pub(super) fn aging(&self, now: BootTime) -> Vec<WorkloadId> {
         self.lock().stages.iter().filter(|(_, stages)| stages.is_aging(now)).map(|(number, _)| *number).collect()
@@ -144,6 +149,16 @@ impl Stages {
     /// Records a request for a token.
     pub(super) fn asked(&self, now: BootTime) {
         self.asked.store(now.as_nanos(), Relaxed);
+    }
+
+    /// When a token was last asked for, in nanoseconds of [`BootTime`]. 0 if none was.
+    pub(super) fn last_asked(&self) -> u64 {
+        self.asked.load(Relaxed)
+    }
+
+    /// The Google tokens that are not collected yet, and refusals.
+    pub(super) fn google_stages(&self) -> Vec<(Ask, Stage)> {
+        self.google().iter().map(|(ask, stage)| (ask.clone(), stage.clone())).collect()
     }
 
     /// Whether a token was requested.

@@ -34,6 +34,7 @@
 pub mod attempt;
 mod google;
 mod halt;
+mod handed;
 mod iam;
 mod kept;
 pub mod metrics;
@@ -58,6 +59,7 @@ use zeroize::Zeroizing;
 
 pub use google::Google;
 use halt::{no_token, refused};
+pub use handed::{ExportedWorkload, NotTaken, WorkloadRecord};
 use kept::Ask;
 pub use kept::Kept;
 use metrics::ExchangeMetrics;

@@ -32,6 +32,9 @@ const SAME_TROUBLE: Duration = Duration::from_secs(60);
 /// The result of a flight.
 type Outcome = Result<Arc<Secret>, NoToken>;
 
+/// A failure that is the answer, and the number of consecutive ones.
+pub(super) type Failed = (Remembered<NoToken>, u32);
+
 /// A kept token, and its flight. A clone is the same.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Stage(SingleFlight<State, Outcome>);
@@ -100,6 +103,25 @@ impl Stage {
             Some(kept) if want == Want::Valid => Look::Kept(kept),
             kept => Look::Flying(landing, kept),
         }
+    }
+
+    /// The token, and the refusal that is the answer now, with the number of failures.
+    pub(super) fn known(&self, now: BootTime) -> (Option<Arc<Secret>>, Option<Failed>) {
+        let state = self.0.read();
+        let kept = state.kept.clone().filter(|kept| kept.is_valid(now));
+        let failed = state.failed.clone().filter(|failed| failed.at(now).is_some());
+        (kept, failed.map(|failed| (failed, state.failures)))
+    }
+
+    /// Takes over what another process knows, if nothing is known here and no flight is under way. Returns whether it did.
+    pub(super) fn take_over(&self, kept: Option<Secret>, failed: Option<Failed>) -> bool {
+        let mut state = self.0.lock();
+        let is_free = state.kept.is_none() && state.failed.is_none() && state.flight().is_none();
+        if is_free {
+            let (failed, failures) = failed.map_or((None, 0), |(failed, failures)| (Some(failed), failures));
+            (state.kept, state.failed, state.failures) = (kept.map(Arc::new), failed, failures);
+        }
+        is_free
     }
 
     /// Drops a token that was refused, unless it was replaced meanwhile.

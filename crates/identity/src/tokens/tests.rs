@@ -1,7 +1,7 @@
 //! The cost of a workload's requests, and their results when a server fails.
 
 mod cannot_cross;
-mod lab;
+pub(super) mod lab;
 mod outage;
 mod prefetch;
 mod stalled;

@@ -13,7 +13,7 @@ use base::clock::BootTime;
 use protocol::metadata::{Principal, WorkloadId};
 
 /// Age from which an account is read again when it is requested.
-pub(super) const MAX_AGE: Duration = Duration::from_secs(60);
+pub(crate) const MAX_AGE: Duration = Duration::from_secs(60);
 
 /// Initial and maximum pause after a failed read. The first is short, because the API server grants a node the right to
 /// read an account some milliseconds after the account's first pod was scheduled here.
@@ -148,6 +148,21 @@ impl Account {
         let due = now + until;
         self.state.send_replace(State { number, known, failure: None, failures: 0, due, reading: Reading::Idle });
         self.number.store(number.0, Ordering::Release);
+    }
+
+    /// Takes over what another process knows, if nothing is known here. Returns whether it did.
+    pub(super) fn take_over(&self, workload: &Workload, due: BootTime) -> bool {
+        self.state.send_if_modified(|state| {
+            let is_unknown = matches!(state.known, Known::Nothing);
+            if is_unknown {
+                state.known = Known::Workload(Arc::new(workload.clone()));
+                (state.failure, state.failures, state.due) = (None, 0, due);
+                if state.reading == Reading::Wanted {
+                    state.reading = Reading::Idle;
+                }
+            }
+            is_unknown
+        })
     }
 
     /// Records a failed read. The known state stays in effect. Returns the number of failures since it was last read.

@@ -21,6 +21,7 @@ use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, timeout_at};
 
 pub use account::Account;
+pub(crate) use account::MAX_AGE;
 use account::{Known, Reading};
 pub use federation::{ClusterUri, Endpoint, Federation, Prefetch, Provider, Trust, WorkloadPool};
 pub use link::{Annotations, GoogleAccount, Link, Malformed, QuotaProject};
@@ -147,6 +148,21 @@ impl Workloads {
         drop(inner);
         self.wanted.notify_one();
         account
+    }
+
+    /// Takes over what another process knows of a pod's account, which is due to be read again at `due`, and returns its number.
+    /// `None` if something else is known here.
+    pub(crate) fn take_over(&self, pod: &Pod, workload: &Workload, due: BootTime) -> Option<WorkloadId> {
+        let account = self.of_pod(pod);
+        if account.take_over(workload, due) {
+            self.changes.send_modify(|changes| *changes += 1);
+        }
+        account.workload().filter(|(_, known)| **known == *workload).map(|(number, _)| number)
+    }
+
+    /// When the account with this number is due to be read again.
+    pub(crate) fn due(&self, number: WorkloadId) -> Option<BootTime> {
+        self.account(number).map(|account| account.state.borrow().due)
     }
 
     /// Like [`Workloads::get`], for a pod's request about the account: the account is read again if the last read was

@@ -73,6 +73,11 @@
   value: {{ join "," .Values.identity.passthrough | quote }}
 - name: METADATA_PROXY_PREFETCH
   value: {{ .Values.identity.prefetch | quote }}
+# A new version takes over tokens from the pod before it, if both are pods of this DaemonSet.
+- name: METADATA_PROXY_HANDOVER
+  valueFrom:
+    fieldRef:
+      fieldPath: metadata.uid
 - name: METADATA_PROXY_STATE_DIR
   value: /var/lib/gce-metadata-proxy
 {{- end }}

@@ -20,11 +20,11 @@ use crate::workloads::{ClusterUri, Endpoint, Trust, WorkloadPool};
 use http_client::ClientError;
 use protocol::metadata::{Endpoint as Path, Fingerprint, MetadataPath, Query, Request as MetadataRequest};
 
-pub(super) const GOOGLE_ACCOUNT: &str = "app@shop.iam.gserviceaccount.com";
+pub(in crate::tokens) const GOOGLE_ACCOUNT: &str = "app@shop.iam.gserviceaccount.com";
 
 /// The behaviour of a server.
 #[derive(Debug, Clone)]
-pub(super) enum Does {
+pub(in crate::tokens) enum Does {
     /// Issues tokens for this many seconds.
     Issue(u32),
     Refuse(u16, &'static str),
@@ -37,27 +37,27 @@ pub(super) enum Does {
 }
 
 /// Accounts whose names begin with this have no annotation.
-pub(super) const DIRECT: &str = "direct";
+pub(in crate::tokens) const DIRECT: &str = "direct";
 
 /// The behaviour of the servers, and their requests.
 #[derive(Debug)]
-pub(super) struct Script {
-    pub(super) delay: Duration,
-    pub(super) annotation: &'static str,
-    pub(super) kubernetes: Does,
-    pub(super) sts: Does,
-    pub(super) iam: Does,
+pub(in crate::tokens) struct Script {
+    pub(in crate::tokens) delay: Duration,
+    pub(in crate::tokens) annotation: &'static str,
+    pub(in crate::tokens) kubernetes: Does,
+    pub(in crate::tokens) sts: Does,
+    pub(in crate::tokens) iam: Does,
     /// Paths and bodies, in order.
-    pub(super) token_requests: Vec<(String, Value)>,
-    pub(super) exchanges: Vec<Value>,
-    pub(super) impersonations: Vec<(String, String, Value)>,
+    pub(in crate::tokens) token_requests: Vec<(String, Value)>,
+    pub(in crate::tokens) exchanges: Vec<Value>,
+    pub(in crate::tokens) impersonations: Vec<(String, String, Value)>,
 }
 
 #[derive(Debug, Clone)]
-pub(super) struct Servers(Arc<Mutex<Script>>);
+pub(in crate::tokens) struct Servers(Arc<Mutex<Script>>);
 
 impl Servers {
-    pub(super) fn new(annotation: &'static str) -> Self {
+    pub(in crate::tokens) fn new(annotation: &'static str) -> Self {
         Self(Arc::new(Mutex::new(Script {
             delay: Duration::from_millis(100),
             annotation,
@@ -70,16 +70,16 @@ impl Servers {
         })))
     }
 
-    pub(super) fn change(&self, change: impl FnOnce(&mut Script)) {
+    pub(in crate::tokens) fn change(&self, change: impl FnOnce(&mut Script)) {
         change(&mut self.0.lock().expect("no panic"));
     }
 
-    pub(super) fn read<T>(&self, read: impl FnOnce(&Script) -> T) -> T {
+    pub(in crate::tokens) fn read<T>(&self, read: impl FnOnce(&Script) -> T) -> T {
         read(&self.0.lock().expect("no panic"))
     }
 
     /// Number of token requests to the API server, STS and IAM.
-    pub(super) fn counts(&self) -> [usize; 3] {
+    pub(in crate::tokens) fn counts(&self) -> [usize; 3] {
         self.read(|script| [script.token_requests.len(), script.exchanges.len(), script.impersonations.len()])
     }
 
@@ -165,7 +165,7 @@ impl Servers {
 }
 
 /// The answer of one of Google's servers.
-pub(super) fn issued(url: &str, number: usize, seconds: u32) -> String {
+pub(in crate::tokens) fn issued(url: &str, number: usize, seconds: u32) -> String {
     if url.ends_with("/v1/token") {
         return json!({"access_token": format!("fed-{number}"), "expires_in": seconds}).to_string();
     }
@@ -186,13 +186,13 @@ impl Transport for Servers {
 }
 
 /// A source with one pod, and the workload that sends requests.
-pub(super) struct Lab {
-    pub(super) source: Arc<WorkloadSource>,
-    pub(super) servers: Servers,
-    pub(super) number: WorkloadId,
+pub(in crate::tokens) struct Lab {
+    pub(in crate::tokens) source: Arc<WorkloadSource>,
+    pub(in crate::tokens) servers: Servers,
+    pub(in crate::tokens) number: WorkloadId,
 }
 
-pub(super) fn federation() -> Federation {
+pub(in crate::tokens) fn federation() -> Federation {
     let endpoint = |url| Endpoint::parse(url).expect("a URL");
     let cluster = ClusterUri::parse("https://container.googleapis.com/v1/projects/shop/c").expect("a URI");
     Federation {
@@ -207,13 +207,13 @@ pub(super) fn federation() -> Federation {
 }
 
 impl Lab {
-    pub(super) fn new(annotation: &'static str) -> Self {
+    pub(in crate::tokens) fn new(annotation: &'static str) -> Self {
         let servers = Servers::new(annotation);
         let google = Google::with_transport(servers.clone());
         Self::with(servers, federation(), google)
     }
 
-    pub(super) fn with(servers: Servers, federation: Federation, google: Google) -> Self {
+    pub(in crate::tokens) fn with(servers: Servers, federation: Federation, google: Google) -> Self {
         let (fake, cluster) = Fake::new("n");
         tokio::spawn(servers.clone().serve_api(fake));
         let pods = Arc::<Pods>::default();
@@ -229,7 +229,7 @@ impl Lab {
     }
 
     /// Adds a pod with an account of its own.
-    pub(super) fn add(&self, pod: u8, account: &str) -> WorkloadId {
+    pub(in crate::tokens) fn add(&self, pod: u8, account: &str) -> WorkloadId {
         let pod = self::pod(pod, "a", account);
         let Principal::Workload(number) = self.source.means.workloads.of_pod(&pod).principal() else {
             panic!("a workload")
@@ -238,12 +238,12 @@ impl Lab {
         number
     }
 
-    pub(super) async fn ask(&self, what: &str) -> Result<(String, u32), NoToken> {
+    pub(in crate::tokens) async fn ask(&self, what: &str) -> Result<(String, u32), NoToken> {
         self.ask_for(&key(self.number, what)).await
     }
 
     /// The token of a key, and how many seconds it is said to live.
-    pub(super) async fn ask_for(&self, key: &TokenKey) -> Result<(String, u32), NoToken> {
+    pub(in crate::tokens) async fn ask_for(&self, key: &TokenKey) -> Result<(String, u32), NoToken> {
         match self.source.fetch(key, None, Urgency::Demanded).await? {
             Fetched::Access(token, seconds) => {
                 let body = token.body(protocol::metadata::token::TokenFormat::Json, seconds);
@@ -256,12 +256,12 @@ impl Lab {
     }
 
     /// The token.
-    pub(super) async fn token(&self, what: &str) -> String {
+    pub(in crate::tokens) async fn token(&self, what: &str) -> String {
         self.ask(what).await.expect("a token").0
     }
 
     /// Status and text of a refusal.
-    pub(super) async fn refusal(&self, what: &str) -> (u16, String) {
+    pub(in crate::tokens) async fn refusal(&self, what: &str) -> (u16, String) {
         match self.ask(what).await {
             Err(NoToken::Refused(refused)) => {
                 (refused.status.as_u16(), String::from_utf8(refused.body.to_vec()).expect("text"))
@@ -271,7 +271,7 @@ impl Lab {
     }
 
     /// The text of a failure.
-    pub(super) async fn failure(&self, what: &str) -> String {
+    pub(in crate::tokens) async fn failure(&self, what: &str) -> String {
         match self.ask(what).await {
             Err(NoToken::Failed(why)) => why.to_string(),
             other => panic!("{other:?}"),
@@ -280,7 +280,7 @@ impl Lab {
 }
 
 /// The key of a request for what is below `service-accounts/`.
-pub(super) fn key(number: WorkloadId, what: &str) -> TokenKey {
+pub(in crate::tokens) fn key(number: WorkloadId, what: &str) -> TokenKey {
     TokenKey::from_request(&request_of(number, what)).expect("a token").0
 }
 
@@ -292,7 +292,7 @@ pub(super) fn bound_key(number: WorkloadId, certificate: u8, what: &str) -> Toke
 }
 
 /// A request for what is below `service-accounts/`.
-pub(super) fn request_of(number: WorkloadId, what: &str) -> MetadataRequest {
+pub(in crate::tokens) fn request_of(number: WorkloadId, what: &str) -> MetadataRequest {
     let target = format!("/computeMetadata/v1/instance/service-accounts/{what}").parse().expect("a target");
     let path = MetadataPath::parse(&target).expect("a path");
     let query = Query::parse(target.query()).expect("a query");

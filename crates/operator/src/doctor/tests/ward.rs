@@ -137,6 +137,7 @@ fn settings(kind: Kind, dir: &std::path::Path, google: &str, proc: &FakeProc) ->
     Settings {
         host_proc: proc.dir().to_owned(),
         state_dir: None,
+        own_pod: None,
         attest: Attest::default(),
         passthrough: Vec::new(),
         federation: Some(federation),

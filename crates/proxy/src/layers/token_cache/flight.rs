@@ -48,7 +48,7 @@ struct Landed {
 
 /// The keeper's next step.
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum Next {
+pub(super) enum Next {
     /// Fetch a new token at this time, whether or not it is requested.
     Refresh(BootTime),
     /// Wait for a request, because there is no token to keep fresh.
@@ -66,8 +66,12 @@ pub(super) struct Keeper<T> {
 
 impl<T: TokenSource> Keeper<T> {
     pub(super) async fn run(self) {
+        self.run_from(Next::Wait).await;
+    }
+
+    /// The same for an entry that has a token already.
+    pub(super) async fn run_from(self, mut next: Next) {
         let mut failures = 0;
-        let mut next = Next::Wait;
         loop {
             let cause = match self.wait(next).await {
                 Next::Wait => FlightCause::Demand,

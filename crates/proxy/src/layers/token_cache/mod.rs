@@ -55,6 +55,7 @@ mod cached_token;
 mod entry;
 mod flight;
 mod freshness;
+mod handed;
 mod known;
 pub mod metrics;
 mod service;
@@ -64,5 +65,6 @@ mod tests;
 
 pub use audit::Audit;
 pub use entry::TokenRow;
+pub use handed::{Exported, NotTaken, TokenRecord};
 pub use service::{TokenCache, Tokens};
 pub use store::{DEFAULT_LIMIT_BYTES, IsDefault, MAX_FETCHES, Store};

@@ -60,6 +60,11 @@ impl<T: TokenSource> Tokens<T> {
         &self.source
     }
 
+    /// Both, for a keeper.
+    pub(super) fn parts(&self) -> (Arc<Store>, Arc<T>) {
+        (Arc::clone(&self.store), Arc::clone(&self.source))
+    }
+
     /// Fetches a token if none is cached, so that the first request finds one. The entry then becomes the proxy's own.
     pub async fn warm(&self, key: TokenKey) -> Result<(), NoToken> {
         let principal = key.principal;

@@ -172,6 +172,11 @@ impl Store {
         key
     }
 
+    /// All entries.
+    pub(super) fn entries(&self) -> Vec<Arc<Entry>> {
+        self.lock().by_key.values().cloned().collect()
+    }
+
     /// The entry of a canonical key.
     pub(super) fn find(&self, key: &TokenKey) -> Option<Arc<Entry>> {
         self.lock().by_key.get(key).cloned()

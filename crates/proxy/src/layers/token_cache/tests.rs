@@ -3,6 +3,7 @@
 mod failures;
 mod flights;
 mod freshness;
+mod handed;
 mod keys;
 mod memory;
 mod shares;

@@ -87,6 +87,7 @@ fn settings() -> Settings {
     Settings {
         host_proc: PathBuf::new(),
         state_dir: None,
+        own_pod: None,
         attest: Attest::Prefer,
         passthrough: Vec::new(),
         federation: Some(federation()),

@@ -1,0 +1,114 @@
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::time::sleep;
+
+use super::super::tests::lab::{Does, GOOGLE_ACCOUNT, Lab};
+use super::*;
+
+const TOKEN: &str = "default/token";
+
+/// The records of a process, as they are sent.
+fn sent(lab: &Lab) -> Vec<Value> {
+    let record =
+        |exported: &ExportedWorkload| serde_json::to_value(lab.source.record(exported, BootTime::now())).expect("JSON");
+    lab.source.exported().iter().map(record).collect()
+}
+
+fn take(lab: &Lab, record: &Value) -> Result<usize, NotTaken> {
+    // Through text, as it comes.
+    let record = serde_json::from_str(&record.to_string()).expect("a record");
+    lab.source.take_over(record, BootTime::now()).map(|(_, tokens)| tokens)
+}
+
+/// A record, of which a value was changed.
+fn with(record: &Value, pointer: &str, value: Value) -> Value {
+    let mut changed = record.clone();
+    *changed.pointer_mut(pointer).unwrap_or_else(|| panic!("{pointer} in {record}")) = value;
+    changed
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_taken_over_costs_nothing_and_ends_when_it_would_have() {
+    let before = Lab::new(GOOGLE_ACCOUNT);
+    before.token(TOKEN).await;
+    sleep(Duration::from_secs(600)).await;
+    let [record] = &sent(&before)[..] else { panic!("one workload") };
+
+    let after = Lab::new(GOOGLE_ACCOUNT);
+    assert_eq!(take(&after, record), Ok(2));
+    assert!(after.source.kept.of(after.number, BootTime::now()).were_asked(), "nothing is fetched in advance");
+    assert_eq!(after.token("default/token?scopes=a").await, "google-1");
+    assert_eq!(after.servers.counts(), [0, 0, 1], "IAM only");
+    let now = BootTime::now();
+    let stages = after.source.kept.of(after.number, now);
+    assert!(stages.federated.has_valid(now + Duration::from_secs(2980)));
+    assert!(!stages.federated.has_valid(now + Duration::from_secs(2992)), "it is 600 s old");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refusal_holds_as_long_as_it_would_have() {
+    let before = Lab::new("");
+    before.servers.change(|script| script.sts = Does::Throttle("30"));
+    assert_eq!(before.refusal(TOKEN).await.0, 503);
+    let [record] = &sent(&before)[..] else { panic!("one workload") };
+
+    let after = Lab::new("");
+    assert_eq!(take(&after, record), Ok(1), "the Kubernetes token");
+    assert_eq!(after.refusal(TOKEN).await.0, 503);
+    assert_eq!(after.servers.counts(), [0, 0, 0]);
+    sleep(Duration::from_secs(46)).await;
+    after.token(TOKEN).await;
+    assert_eq!(after.servers.counts(), [0, 1, 0]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_invalid_is_not_taken_over() {
+    let before = Lab::new(GOOGLE_ACCOUNT);
+    before.token(TOKEN).await;
+    let [record] = &sent(&before)[..] else { panic!("one workload") };
+    let now = BootTime::now().as_nanos();
+    let later = |seconds: u64| json!(now + seconds * 1_000_000_000);
+    for (pointer, value, expected) in [
+        ("/namespace", json!("A"), Err(NotTaken::Invalid)),
+        ("/name", json!("a/b"), Err(NotTaken::Invalid)),
+        ("/uid", json!(""), Err(NotTaken::Invalid)),
+        ("/link/google_account", json!("nonsense"), Err(NotTaken::Invalid)),
+        ("/name", json!("gone"), Err(NotTaken::NoPod)),
+        ("/subject/token/text", json!("a\r\nb"), Err(NotTaken::Invalid)),
+        ("/subject/token/text", json!("a".repeat(MAX_TOKEN + 1)), Err(NotTaken::Invalid)),
+        ("/subject/token/asked", later(10), Err(NotTaken::Invalid)),
+        ("/subject/token/expires", later(2 * 86_400), Err(NotTaken::Invalid)),
+        ("/subject/token/expires", json!(0), Err(NotTaken::Invalid)),
+        // It has less than ten seconds left: only the federated token is of use.
+        ("/subject/token/expires", later(9), Ok(1)),
+    ] {
+        let after = Lab::new(GOOGLE_ACCOUNT);
+        assert_eq!(take(&after, &with(record, pointer, value.clone())), expected, "{pointer}: {value}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_account_that_is_another_by_now_gets_nothing() {
+    let before = Lab::new(GOOGLE_ACCOUNT);
+    before.token(TOKEN).await;
+    let [record] = &sent(&before)[..] else { panic!("one workload") };
+    for (pointer, value) in
+        [("/uid", json!("u2")), ("/link/google_account", json!("other@shop.iam.gserviceaccount.com"))]
+    {
+        let after = Lab::new(GOOGLE_ACCOUNT);
+        after.source.means.workloads.link(after.number).await.expect("it is read");
+        assert_eq!(take(&after, &with(record, pointer, value)), Err(NotTaken::Changed), "{pointer}");
+        after.token(TOKEN).await;
+        assert_eq!(after.servers.counts(), [1, 1, 1], "{pointer}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_known_already_stays() {
+    let (before, after) = (Lab::new(""), Lab::new(""));
+    before.token(TOKEN).await;
+    let [record] = &sent(&before)[..] else { panic!("one workload") };
+    after.token(TOKEN).await;
+    assert_eq!(take(&after, record), Ok(0));
+}

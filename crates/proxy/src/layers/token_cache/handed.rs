@@ -1,0 +1,212 @@
+//! [`TokenRecord`]: a cached token on its way to the process that takes over.
+//!
+//! The cache does not know how a record travels, nor whose number a workload has in the other process: a record names no
+//! principal. What is taken over is checked as an answer of a source is: the key is parsed from the request that it stands for, and
+//! the token from its text. Times are those of `CLOCK_BOOTTIME`, which all processes of a node share.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::uri::PathAndQuery;
+use serde::{Deserialize, Serialize};
+use zeroize::Zeroizing;
+
+use super::cached_token::{CachedToken, Token};
+use super::entry::Entry;
+use super::flight::{Keeper, Next};
+use super::freshness::{self, Freshness};
+use super::known::Known;
+use super::service::Tokens;
+use super::store::Store;
+use crate::tokens::{TokenKey, TokenKind, TokenSource};
+use base::clock::BootTime;
+use protocol::metadata::token::{AccessToken, MAX_LIFE_SECONDS, TokenFormat};
+use protocol::metadata::{Endpoint, MetadataPath, Principal, Query, Request};
+
+/// Longest identity token. Google's have about 1 KiB.
+const MAX_IDENTITY: usize = 16 << 10;
+
+/// A cached token, without whose it is.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TokenRecord {
+    /// The request for it: path and query.
+    target: String,
+    /// An access token as a source answers it, with any lifetime, or an identity token.
+    token: Zeroizing<String>,
+    since: u64,
+    expires: u64,
+    good_until: u64,
+    /// When it was last requested.
+    used: u64,
+    /// The client charged for it. `None` only for the node's default token.
+    holder: Option<IpAddr>,
+}
+
+/// Why a record was not taken over. Never shows the token.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum NotTaken {
+    /// Not a request for a token.
+    #[error("its key is invalid")]
+    Key,
+    /// Not a token.
+    #[error("it is not a token")]
+    Token,
+    /// Times that no token has.
+    #[error("its times are invalid")]
+    Times,
+    /// It has expired.
+    #[error("it has expired")]
+    Expired,
+    /// There is a token already, or no room.
+    #[error("it is not needed")]
+    Needless,
+}
+
+impl fmt::Debug for TokenRecord {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TokenRecord").finish_non_exhaustive()
+    }
+}
+
+/// A token that can be handed over.
+pub struct Exported {
+    entry: Arc<Entry>,
+    token: Arc<CachedToken>,
+}
+
+impl Exported {
+    /// Whose it is, in this process.
+    pub fn principal(&self) -> Principal {
+        self.entry.key.principal
+    }
+
+    /// The record of it. Its memory is wiped on drop.
+    pub fn record(&self) -> TokenRecord {
+        let Self { entry, token } = self;
+        let request = entry.key.request();
+        let text = match &token.token {
+            // The lifetime in it is not used: `expires` says it.
+            Token::Access(token) => token.body(TokenFormat::Json, 1),
+            Token::Identity(jwt) => jwt.clone(),
+        };
+        TokenRecord {
+            target: format!("{}{}", request.path, request.query),
+            token: Zeroizing::new(String::from_utf8_lossy(&text).into_owned()),
+            since: token.since.as_nanos(),
+            expires: token.expires.as_nanos(),
+            good_until: token.good_until.as_nanos(),
+            used: entry.used.load(Relaxed),
+            holder: entry.holder,
+        }
+    }
+}
+
+impl fmt::Debug for Exported {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Exported").finish_non_exhaustive()
+    }
+}
+
+impl Store {
+    /// All tokens that have not expired, except those that are bound to a certificate: a record does not name it, so the other
+    /// process would give them to every client. Shares their memory.
+    pub fn exported(&self, now: BootTime) -> Vec<Exported> {
+        let token = |entry: &Arc<Entry>| {
+            if entry.key.bound_to.is_some() {
+                return None;
+            }
+            let token = entry.known.borrow().token.clone()?;
+            let is_valid = freshness::judge(token.expires, now) != Freshness::Expired;
+            is_valid.then(|| Exported { entry: Arc::clone(entry), token })
+        };
+        self.entries().iter().filter_map(token).collect()
+    }
+}
+
+impl<T: TokenSource> Tokens<T> {
+    /// Takes over a token of this principal. Its keeper renews it when that of the other process would have.
+    pub fn take_over(&self, principal: Principal, record: &TokenRecord, now: BootTime) -> Result<(), NotTaken> {
+        let key = record.key(principal).ok_or(NotTaken::Key)?;
+        if record.holder.is_none() && !key.is_default_account() {
+            return Err(NotTaken::Key);
+        }
+        let token = record.checked(&key, now)?;
+        let next = next_of(&key, &token, now);
+        let used = BootTime::from_nanos(record.used).as_nanos().min(now.as_nanos());
+        let store = self.store();
+        let (entry, is_new) =
+            store.find_or_make(store.canonical(key), record.holder, now).map_err(|_| NotTaken::Needless)?;
+        let is_taken = entry.known.send_if_modified(|known| {
+            let is_free = is_new || known.token.is_none();
+            if is_free {
+                *known = Known { token: Some(Arc::new(token)), ..Known::default() };
+            }
+            is_free
+        });
+        if is_new {
+            entry.used.store(used, Relaxed);
+            self.keep(Arc::clone(&entry), next);
+        }
+        store.reweigh(&entry);
+        if is_taken { Ok(()) } else { Err(NotTaken::Needless) }
+    }
+
+    fn keep(&self, entry: Arc<Entry>, next: Next) {
+        let (store, source) = self.parts();
+        tokio::spawn(Keeper { entry, store, source }.run_from(next));
+    }
+}
+
+/// What a keeper does next that has just got this token.
+fn next_of(key: &TokenKey, token: &CachedToken, now: BootTime) -> Next {
+    match (key.kind, key.principal) {
+        (TokenKind::Identity, _) => Next::Wait,
+        (TokenKind::Access, Principal::Workload(_)) => {
+            Next::Refresh(freshness::next_renewal(token.since, token.expires, now, fastrand::f64()))
+        }
+        (TokenKind::Access, Principal::Node | Principal::Unknown) => {
+            Next::Refresh(freshness::next_refresh(token.expires, now, fastrand::f64()))
+        }
+    }
+}
+
+impl TokenRecord {
+    fn key(&self, principal: Principal) -> Option<TokenKey> {
+        let target: PathAndQuery = self.target.parse().ok()?;
+        let path = MetadataPath::parse(&target).ok()?;
+        let query = Query::parse(target.query()).ok()?;
+        let request = Request { endpoint: Endpoint::from_path(&path), principal, ..Request::get(path, query) };
+        TokenKey::from_request(&request).map(|(key, _)| key)
+    }
+
+    fn checked(&self, key: &TokenKey, now: BootTime) -> Result<CachedToken, NotTaken> {
+        let [since, expires, good_until] = [self.since, self.expires, self.good_until].map(BootTime::from_nanos);
+        let longest = Duration::from_secs(MAX_LIFE_SECONDS.into());
+        if since > now || expires <= since || expires.since(since) > longest || !(since..=expires).contains(&good_until)
+        {
+            return Err(NotTaken::Times);
+        }
+        if freshness::judge(expires, now) == Freshness::Expired {
+            return Err(NotTaken::Expired);
+        }
+        let token = match key.kind {
+            TokenKind::Access => {
+                Token::Access(AccessToken::parse(self.token.as_bytes()).map_err(|_| NotTaken::Token)?.0)
+            }
+            TokenKind::Identity => {
+                let is_one = (1..=MAX_IDENTITY).contains(&self.token.len())
+                    && self.token.bytes().all(|byte| byte.is_ascii_graphic());
+                if !is_one {
+                    return Err(NotTaken::Token);
+                }
+                Token::Identity(Bytes::from_owner(Zeroizing::new(self.token.as_bytes().to_vec())))
+            }
+        };
+        Ok(CachedToken::new(token, since, expires).good_until(good_until))
+    }
+}

@@ -1,0 +1,137 @@
+//! [`give`]: hands over to the next process.
+
+use std::collections::HashSet;
+use std::convert::Infallible;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::time::{Instant, sleep, timeout};
+
+use super::format::{self, Broken, MAX_BYTES, MAX_RECORDS, Nonce, Record};
+use super::{TIMEOUT, name, settings};
+use crate::shared::Shared;
+use base::clock::BootTime;
+use identity::kin::Kin;
+use protocol::metadata::Principal;
+use std::os::fd::AsFd;
+use telemetry::sampled::Sampled;
+
+/// Interval between attempts to get the name, which the process before has until it ends.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// Minimum interval between log lines about others that connect.
+const LINE_INTERVAL: Duration = Duration::from_secs(60);
+
+/// How long the name may be another's before the log says so: longer than a process drains.
+const MAX_TAKEN: Duration = Duration::from_secs(60);
+
+/// Hands over to whoever is kin, for ever.
+pub async fn give(kin: Arc<Kin>, shared: Arc<Shared>) -> Infallible {
+    let listener = listen(&shared).await;
+    let refused = Sampled::new(LINE_INTERVAL);
+    loop {
+        let ended = match listener.accept().await {
+            Ok((stream, _)) => serve(&kin, stream, &shared).await,
+            Err(error) => {
+                sleep(RETRY).await;
+                Err(error.to_string())
+            }
+        };
+        match ended {
+            Ok(records) => tracing::info!(records, "handed over to the next process"),
+            Err(why) => {
+                if let Some(count) = refused.due(Instant::now()) {
+                    tracing::warn!(count, "nothing was handed over to a process that asked: {why}");
+                }
+            }
+        }
+    }
+}
+
+async fn listen(shared: &Shared) -> UnixListener {
+    let began = Instant::now();
+    let mut is_said = false;
+    loop {
+        match UnixListener::bind(name(&shared.config)) {
+            Ok(listener) => return listener,
+            Err(error) if !is_said && (error.kind() != io::ErrorKind::AddrInUse || began.elapsed() > MAX_TAKEN) => {
+                is_said = true;
+                tracing::warn!("--handover: the next process cannot take over: {error}; retrying");
+            }
+            Err(_) => {}
+        }
+        sleep(RETRY).await;
+    }
+}
+
+/// Hands over to one process, if it is kin. Returns the number of records.
+async fn serve(kin: &Kin, mut stream: UnixStream, shared: &Shared) -> Result<usize, String> {
+    let served = async {
+        kin.attest(stream.as_fd()).await.map_err(|error| error.to_string())?;
+        let nonce = match format::read_hello(&mut stream).await {
+            Ok(nonce) => nonce,
+            Err(error) => {
+                // So that it can say why it starts cold.
+                let _ = format::send_hello(&mut stream, &Nonce::default()).await;
+                return Err(error.to_string());
+            }
+        };
+        send_all(&mut stream, &nonce, shared).await.map_err(|error| error.to_string())
+    };
+    timeout(TIMEOUT, served).await.unwrap_or_else(|_| Err(format!("it took longer than {} s", TIMEOUT.as_secs())))
+}
+
+/// Sends everything, one record at a time, so that there is never a copy of all. What is beyond the limits is left out: each record
+/// is of use without the others, but an account's tokens follow it.
+pub(super) async fn send_all(
+    to: &mut (impl AsyncRead + AsyncWrite + Unpin),
+    nonce: &Nonce,
+    shared: &Shared,
+) -> Result<usize, Broken> {
+    let now = BootTime::now();
+    format::send_hello(to, nonce).await?;
+    format::send(to, &Record::Begin { settings: settings(&shared.config), now: now.as_nanos() }).await?;
+    let (mut records, mut bytes, mut sent) = (0, 0, HashSet::new());
+    if let Some(source) = shared.tokens.source().of_workloads() {
+        for exported in source.exported() {
+            let record = Box::new(source.record(&exported, now));
+            if put(to, &Record::Workload { number: exported.number.0, record }, &mut records, &mut bytes).await? {
+                sent.insert(exported.number);
+            }
+        }
+    }
+    for exported in shared.tokens.store().exported(now) {
+        let workload = match exported.principal() {
+            Principal::Node => None,
+            Principal::Workload(number) if sent.contains(&number) => Some(number.0),
+            Principal::Workload(_) | Principal::Unknown => continue,
+        };
+        put(to, &Record::Token { workload, record: exported.record() }, &mut records, &mut bytes).await?;
+    }
+    format::send(to, &Record::End { records }).await?;
+    to.flush().await?;
+    Ok(records)
+}
+
+/// Sends a record if there is room for it.
+async fn put(
+    to: &mut (impl AsyncWrite + Unpin),
+    record: &Record,
+    records: &mut usize,
+    bytes: &mut usize,
+) -> Result<bool, Broken> {
+    if *records >= MAX_RECORDS || *bytes + format::MAX_RECORD > MAX_BYTES {
+        return Ok(false);
+    }
+    match format::send(to, record).await {
+        Ok(length) => {
+            (*records, *bytes) = (*records + 1, *bytes + length);
+            Ok(true)
+        }
+        Err(Broken::TooLarge) => Ok(false),
+        Err(broken) => Err(broken),
+    }
+}

@@ -1,0 +1,124 @@
+//! [`take`]: takes over from the process before.
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::UnixStream;
+use tokio::time::{Instant, timeout_at};
+
+use super::format::{self, Broken, MAX_BYTES, MAX_RECORDS, Nonce, Record};
+use super::{State, TIMEOUT, name, settings};
+use crate::shared::Shared;
+use base::clock::BootTime;
+use identity::kin::{Kin, Stranger};
+use protocol::metadata::Principal;
+
+/// Maximum difference between both processes' clocks: the time that it takes. More is another clock, or an old hand-over.
+const MAX_AGE: Duration = Duration::from_secs(5);
+
+/// Why nothing was taken over.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum NotTaken {
+    #[error("the process before offers nothing: {0}")]
+    Absent(io::Error),
+    #[error("who offers them is not believed: {0}")]
+    Stranger(#[from] Stranger),
+    #[error("the hand-over: {0}")]
+    Broken(#[from] Broken),
+    #[error("the hand-over is not an answer to this process")]
+    Replayed,
+    #[error("the process before has another clock")]
+    Clock,
+    #[error("the process before has other settings")]
+    Settings,
+    #[error("the hand-over took longer than {} s", TIMEOUT.as_secs())]
+    Late,
+}
+
+/// Takes over, until `deadline` at the latest, and records what became of it.
+pub async fn take(kin: &Kin, shared: &Shared, deadline: Instant) {
+    let deadline = deadline.min(Instant::now() + TIMEOUT);
+    let taken = timeout_at(deadline, receive(kin, shared)).await.unwrap_or(Err(NotTaken::Late));
+    let state = match taken {
+        Ok(records) => believe(records, shared),
+        Err(why) => State::Cold(why.to_string()),
+    };
+    shared.handover.settle(state);
+}
+
+async fn receive(kin: &Kin, shared: &Shared) -> Result<Vec<Record>, NotTaken> {
+    // Fails at once if the queue of whoever has the name is full.
+    let mut stream = UnixStream::connect(name(&shared.config)).await.map_err(NotTaken::Absent)?;
+    // Who called `listen`: whoever has the name.
+    kin.attest(stream.as_fd()).await?;
+    let nonce: Nonce = std::array::from_fn(|_| fastrand::u8(..));
+    read_all(&mut stream, &nonce, &settings(&shared.config)).await
+}
+
+/// Reads a whole hand-over.
+pub(super) async fn read_all(
+    from: &mut (impl AsyncRead + AsyncWrite + Unpin),
+    nonce: &Nonce,
+    settings: &str,
+) -> Result<Vec<Record>, NotTaken> {
+    format::send_hello(from, nonce).await.map_err(Broken::from)?;
+    if format::read_hello(from).await? != *nonce {
+        return Err(NotTaken::Replayed);
+    }
+    let (begin, mut bytes) = format::read(from).await?;
+    let Record::Begin { settings: its, now } = begin else { return Err(Broken::Invalid.into()) };
+    let (its_now, own) = (BootTime::from_nanos(now), BootTime::now());
+    if own.since(its_now) > MAX_AGE || its_now.since(own) > MAX_AGE {
+        return Err(NotTaken::Clock);
+    }
+    if its != settings {
+        return Err(NotTaken::Settings);
+    }
+    let mut taken = Vec::new();
+    loop {
+        let (record, length) = format::read(from).await?;
+        bytes += length;
+        if bytes > MAX_BYTES || taken.len() > MAX_RECORDS {
+            return Err(Broken::TooLarge.into());
+        }
+        match record {
+            Record::End { records } if records == taken.len() => return Ok(taken),
+            Record::Begin { .. } | Record::End { .. } => return Err(Broken::Invalid.into()),
+            record @ (Record::Workload { .. } | Record::Token { .. }) => taken.push(record),
+        }
+    }
+}
+
+/// Takes over what is valid.
+pub(super) fn believe(records: Vec<Record>, shared: &Shared) -> State {
+    let (now, mut numbers) = (BootTime::now(), HashMap::new());
+    let (mut tokens, mut dropped) = (0, 0);
+    for record in records {
+        let taken = match record {
+            Record::Workload { number, record } => {
+                let source = shared.tokens.source().of_workloads();
+                let taken = source.and_then(|source| source.take_over(*record, now).ok());
+                taken.map(|(own, taken)| {
+                    numbers.insert(number, own);
+                    taken
+                })
+            }
+            Record::Token { workload, record } => {
+                let principal = match workload {
+                    None => Some(Principal::Node),
+                    Some(number) => numbers.get(&number).copied().map(Principal::Workload),
+                };
+                principal.and_then(|principal| shared.tokens.take_over(principal, &record, now).ok()).map(|()| 1)
+            }
+            Record::Begin { .. } | Record::End { .. } => None,
+        };
+        match taken {
+            Some(taken) => tokens += taken,
+            None => dropped += 1,
+        }
+    }
+    State::Taken { tokens, accounts: numbers.len(), dropped }
+}

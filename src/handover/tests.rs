@@ -1,0 +1,132 @@
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex};
+use tokio::time::timeout;
+
+use super::format::{self, Broken, MAX_RECORD, Nonce, Record, VERSION};
+use super::take::{NotTaken, read_all};
+use base::clock::BootTime;
+use proxy::layers::token_cache::TokenRecord;
+
+const NONCE: Nonce = [7; 16];
+const SETTINGS: &str = "the same";
+
+fn begin(settings: &str, now: BootTime) -> Record {
+    Record::Begin { settings: settings.to_owned(), now: now.as_nanos() }
+}
+
+fn token() -> Record {
+    let text = r#"{"target":"/computeMetadata/v1/instance/service-accounts/default/token","token":"{}","since":1,"expires":2,
+                   "good_until":2,"used":1,"holder":null}"#;
+    let record: TokenRecord = serde_json::from_str(text).expect("a record");
+    Record::Token { workload: None, record }
+}
+
+/// What a process makes of what one before it sends after its hello with this nonce.
+async fn received(nonce: Nonce, records: Vec<Record>) -> Result<usize, NotTaken> {
+    let (mut ours, mut theirs) = duplex(1 << 20);
+    format::send_hello(&mut theirs, &nonce).await.expect("room");
+    for record in records {
+        format::send(&mut theirs, &record).await.expect("room");
+    }
+    read(&mut ours, theirs).await
+}
+
+/// The same after the other end has sent all.
+async fn read(ours: &mut DuplexStream, mut theirs: DuplexStream) -> Result<usize, NotTaken> {
+    theirs.shutdown().await.expect("open");
+    let taken = read_all(ours, &NONCE, SETTINGS).await;
+    let mut hello = [0; 24];
+    theirs.read_exact(&mut hello).await.expect("it says hello");
+    taken.map(|records| records.len())
+}
+
+fn now() -> BootTime {
+    BootTime::now()
+}
+
+#[tokio::test]
+async fn a_whole_hand_over_is_believed() {
+    let records = vec![begin(SETTINGS, now()), token(), token(), Record::End { records: 2 }];
+    assert_eq!(received(NONCE, records).await.expect("whole"), 2);
+}
+
+#[tokio::test]
+async fn half_of_one_is_not() {
+    let whole = || vec![begin(SETTINGS, now()), token(), token(), Record::End { records: 2 }];
+    for records in 0..whole().len() {
+        let taken = received(NONCE, whole().into_iter().take(records).collect()).await;
+        assert!(matches!(taken, Err(NotTaken::Broken(Broken::Io(_)))), "{records}: {taken:?}");
+    }
+    for records in [vec![begin(SETTINGS, now()), token(), Record::End { records: 2 }], vec![Record::End { records: 0 }]]
+    {
+        let taken = received(NONCE, records).await;
+        assert!(matches!(taken, Err(NotTaken::Broken(Broken::Invalid))), "{taken:?}");
+    }
+    // In the middle of a record.
+    let (mut ours, mut theirs) = duplex(1 << 20);
+    format::send_hello(&mut theirs, &NONCE).await.expect("room");
+    theirs.write_all(&[0, 0, 1, 0, b'{']).await.expect("room");
+    let taken = read(&mut ours, theirs).await;
+    assert!(matches!(taken, Err(NotTaken::Broken(Broken::Io(_)))), "{taken:?}");
+}
+
+#[tokio::test]
+async fn an_old_one_is_not() {
+    let records = || vec![begin(SETTINGS, now()), Record::End { records: 0 }];
+    let taken = received([8; 16], records()).await;
+    assert!(matches!(taken, Err(NotTaken::Replayed)), "{taken:?}");
+    for other in [now() + std::time::Duration::from_secs(6), now() - std::time::Duration::from_secs(6)] {
+        let taken = received(NONCE, vec![begin(SETTINGS, other), Record::End { records: 0 }]).await;
+        assert!(matches!(taken, Err(NotTaken::Clock)), "{taken:?}");
+    }
+    let taken = received(NONCE, vec![begin("another pool", now()), Record::End { records: 0 }]).await;
+    assert!(matches!(taken, Err(NotTaken::Settings)), "{taken:?}");
+}
+
+#[tokio::test]
+async fn another_version_and_anything_else_is_not() {
+    for (hello, expected) in
+        [(&b"gmp-ho:\x00"[..], Some(0)), (b"gmp-ho:\x02", Some(2)), (b"gmp-ho:\xff", Some(255)), (b"HTTP/1.1", None)]
+    {
+        let (mut ours, mut theirs) = duplex(1 << 20);
+        theirs.write_all(hello).await.expect("room");
+        match read(&mut ours, theirs).await {
+            Err(NotTaken::Broken(Broken::Version(version))) => assert_eq!(Some(version), expected),
+            Err(NotTaken::Broken(Broken::Magic)) => assert_eq!(None, expected),
+            other => panic!("{hello:?}: {other:?}"),
+        }
+    }
+    assert_eq!(VERSION, 1);
+}
+
+#[tokio::test]
+async fn what_is_too_large_is_not_read() {
+    let (mut ours, mut theirs) = duplex(1 << 20);
+    format::send_hello(&mut theirs, &NONCE).await.expect("room");
+    let length = u32::try_from(MAX_RECORD + 1).expect("small");
+    theirs.write_all(&length.to_be_bytes()).await.expect("room");
+    let taken = read(&mut ours, theirs).await;
+    assert!(matches!(taken, Err(NotTaken::Broken(Broken::TooLarge))), "{taken:?}");
+
+    // Small ones without end.
+    let (mut ours, mut theirs) = duplex(1 << 16);
+    let sending = tokio::spawn(async move {
+        format::send_hello(&mut theirs, &NONCE).await?;
+        format::send(&mut theirs, &begin(SETTINGS, now())).await?;
+        for _ in 0..100_000 {
+            format::send(&mut theirs, &token()).await?;
+        }
+        Ok::<_, Broken>(())
+    });
+    let taken = read_all(&mut ours, &NONCE, SETTINGS).await;
+    assert!(matches!(taken, Err(NotTaken::Broken(Broken::TooLarge))), "{:?}", taken.map(|records| records.len()));
+    drop(ours);
+    assert!(sending.await.expect("no panic").is_err());
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_says_nothing_is_not_waited_for() {
+    let (mut ours, _theirs) = duplex(1 << 10);
+    let began = tokio::time::Instant::now();
+    assert!(timeout(super::TIMEOUT, read_all(&mut ours, &NONCE, SETTINGS)).await.is_err());
+    assert_eq!(began.elapsed(), super::TIMEOUT);
+}
