@@ -318,15 +318,13 @@ fn what_is_flushed_comes_back() {
     assert_eq!(redirect(&world.node, "check").code, Some(0), "it stays");
 }
 
-/// As Calico's chain accepts what is between pods and other machines, if it comes first.
+/// As Calico's chain accepts what is between pods and other machines, if it comes first. Pods' ways round stay closed even then
+/// (`attacks.rs`), but by packets that get no answer.
 fn a_rule_of_others_that_comes_first_is_put_behind() {
     let world = World::new();
     let keeper = Process::start(&world.node, &["redirect", "install", "--keep", "--tool", "iptables"]);
     keeper.line("redirect installed");
     world.node.sh("for tool in iptables ip6tables; do $tool -I FORWARD -j ACCEPT; done");
-    for way in WAYS_ROUND {
-        is_open(&world.pods[0], way);
-    }
     let check = redirect(&world.node, "check --tool iptables");
     assert!(check.code == Some(1) && check.stdout.contains("rules of others come before"), "{check:?}");
     keeper.line("has been restored");

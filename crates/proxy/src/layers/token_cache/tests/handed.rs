@@ -89,3 +89,19 @@ async fn what_is_invalid_is_not_taken_over() {
     assert_eq!(take(&Cache::new(&server), record), Err(NotTaken::Expired));
     assert!(!format!("{:?}", before.store.exported(BootTime::now())).contains("ya29"));
 }
+
+/// A record does not name a certificate, and a token that is bound to one is not for others.
+#[tokio::test(start_paused = true)]
+async fn what_is_bound_to_a_certificate_is_not_handed_over() {
+    let server = Server::new();
+    let cache = Cache::new(&server);
+    cache.token(&scoped("a")).await;
+    let entry = cache.store.entries().remove(0);
+    let token = entry.known.borrow().token.clone();
+    let mut key = TokenKey::clone(&entry.key);
+    key.bound_to = Some(Box::new([1; 32].into()));
+    let (bound, is_new) = cache.store.find_or_make(key, entry.holder, BootTime::now()).expect("there is room");
+    assert!(is_new, "it is another entry");
+    bound.known.send_modify(|known| known.token = token);
+    assert_eq!((cache.entries(), sent(&cache).len()), (2, 1));
+}
