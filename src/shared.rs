@@ -1,5 +1,6 @@
 //! [`Shared`]: the state shared by connections, background tasks and the admin pages. Created once per process.
 
+mod handover;
 mod identified;
 mod limits;
 mod measures;
@@ -10,7 +11,6 @@ use tokio::time::Instant;
 
 use crate::config::Config;
 use crate::door_probe::DoorProbe;
-use crate::handover::Handover;
 use crate::readiness::Readiness;
 use identified::Identified;
 use identity::Identity;
@@ -29,6 +29,7 @@ use redirect::Standing;
 use telemetry::Registry;
 use telemetry::refusals::{NamePod, Refusals};
 
+pub use handover::{Handover, State};
 pub use identified::Identifying;
 pub use limits::Limits;
 pub use measures::Measures;

@@ -24,7 +24,6 @@
 
 mod format;
 mod give;
-mod state;
 mod take;
 
 use std::time::Duration;
@@ -34,7 +33,6 @@ use identity::workloads::Federation;
 use proxy::upstream::Upstream;
 
 pub use give::give;
-pub use state::{Handover, State};
 pub use take::take;
 
 /// Maximum time of a hand-over: both processes are on one machine.

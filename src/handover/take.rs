@@ -10,8 +10,8 @@ use tokio::net::UnixStream;
 use tokio::time::{Instant, timeout_at};
 
 use super::format::{self, Broken, MAX_BYTES, MAX_RECORDS, Nonce, Record};
-use super::{State, TIMEOUT, name, settings};
-use crate::shared::Shared;
+use super::{TIMEOUT, name, settings};
+use crate::shared::{Shared, State};
 use base::clock::BootTime;
 use identity::kin::{Kin, Stranger};
 use protocol::metadata::Principal;

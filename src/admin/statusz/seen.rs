@@ -8,8 +8,7 @@ use tokio::time::Instant;
 
 use super::overview::{Count, LastMinute, Overview, Policy, RefusalStatus, Rejected, Surroundings, TalkerStatus};
 use crate::condition::{self, Condition, Fact, PolicySeen, Seen};
-use crate::handover::State;
-use crate::shared::Shared;
+use crate::shared::{Shared, State};
 use crate::units::span;
 use identity::Identity;
 use protocol::metadata::CallingPod;

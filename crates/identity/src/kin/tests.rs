@@ -22,7 +22,7 @@ async fn owners(mut fake: Fake, controllers: Vec<(String, String, Option<&'stati
                 let owners = controller.map(|uid| json!([{"uid": "other"}, {"uid": uid, "controller": true}]));
                 json!({
                     "metadata": {"name": name, "uid": uid, "ownerReferences": owners},
-                    "spec": {"serviceAccountName": "proxy"},
+                    "spec": {"serviceAccountName": if name == "account" { "other" } else { "proxy" }},
                 })
             })
             .collect();

@@ -63,7 +63,7 @@ impl Handover {
     }
 
     /// Records what became of it, once.
-    pub(super) fn settle(&self, state: State) {
+    pub fn settle(&self, state: State) {
         match &state {
             State::Taken { tokens, accounts, dropped } => {
                 self.taken.inc_by(*tokens as u64);
