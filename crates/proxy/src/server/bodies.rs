@@ -1,20 +1,24 @@
 //! [`Bodies`]: the bodies of POSTs that are kept until they are complete.
 //!
 //! Only tokens that are bound to a certificate need them. A body is kept only while it is received, and a client has few places
-//! for that: one that sends its bodies slowly waits for itself, within the time in which a request must be complete.
+//! for that: one that sends its bodies slowly waits for itself, within the time in which a request must be complete. Where clients
+//! hold all places, the one that holds most loses a slow body to one that holds clearly less: the body is then read without being
+//! kept, and its request answered as if it had none.
 
-use std::future::poll_fn;
+use std::future::{pending, poll_fn};
 use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Poll, ready};
+use std::task::Poll;
 
-use http_body::Body;
+use bytes::Bytes;
+use http_body::{Body, Frame};
 use hyper::body::Incoming;
+use tokio::select;
 
 use super::activity::Activity;
 use super::stack::Payload;
-use crate::flights::{Flights, Waited};
+use crate::flights::{Flight, Flights, Waited};
 
 /// Maximum bodies that are received at once. With [`MAX_KEPT_BYTES`], they have half a MiB.
 const MAX_BODIES: usize = 32;
@@ -53,23 +57,44 @@ impl Bodies {
         mut body: Incoming,
         activity: Arc<Activity>,
     ) -> Payload {
-        let _place = self.0.begin(Some(client), Arc::new(Receiving)).await;
+        let mut place = Some(self.0.begin(Some(client), Arc::new(Receiving)).await);
         let mut kept = Vec::new();
-        poll_fn(|cx| {
-            // One that is not skipped after all (`framing.rs`) is left, because the connection closes after the response.
-            while !activity.body_announced() {
-                match ready!(Pin::new(&mut body).poll_frame(cx)) {
-                    None => return Poll::Ready(Payload::Posted(std::mem::take(&mut kept).into())),
-                    // It breaks off.
-                    Some(Err(_)) => return Poll::Ready(Payload::Some),
-                    Some(Ok(frame)) => {
-                        let data = frame.into_data().unwrap_or_default();
-                        kept.extend_from_slice(&data[..data.len().min(MAX_KEPT_BYTES - kept.len())]);
-                    }
+        // One that is not skipped after all (`framing.rs`) is left, because the connection closes after the response.
+        while !activity.body_announced() {
+            let frame = select! {
+                biased;
+                frame = next_frame(&mut body, &activity) => frame,
+                () = given_up(place.as_ref()) => {
+                    // The rest is read and discarded.
+                    (place, kept) = (None, Vec::new());
+                    continue;
                 }
+            };
+            match frame {
+                Some(Ok(frame)) if place.is_some() => {
+                    let data = frame.into_data().unwrap_or_default();
+                    kept.extend_from_slice(&data[..data.len().min(MAX_KEPT_BYTES - kept.len())]);
+                }
+                Some(Ok(_)) => {}
+                // It breaks off.
+                Some(Err(_)) => return Payload::Some,
+                None if activity.body_announced() => break,
+                None => return Payload::Posted(kept.into()),
             }
-            Poll::Ready(Payload::Posted(Box::default()))
-        })
-        .await
+        }
+        Payload::Posted(Box::default())
+    }
+}
+
+/// The next part of a body. `None` at its end, and when it turns out that the body is not read to its end.
+async fn next_frame(body: &mut Incoming, activity: &Activity) -> Option<Result<Frame<Bytes>, hyper::Error>> {
+    poll_fn(|cx| if activity.body_announced() { Poll::Ready(None) } else { Pin::new(&mut *body).poll_frame(cx) }).await
+}
+
+/// Resolves when another client gets the place.
+async fn given_up(place: Option<&Flight<'_>>) {
+    match place {
+        Some(place) => place.given_up().await,
+        None => pending().await,
     }
 }

@@ -71,7 +71,19 @@ fn connection_with<I, N: NewStack>(
     stacks: N,
     last_call: LastCall,
 ) -> Connection<I, N> {
-    let arrival = Arrival::now(([10, 0, 0, 9], 40000).into());
+    connection_from(9, connections, io, stacks, last_call, None)
+}
+
+/// A connection of the client with this number, whose bodies may be kept.
+fn connection_from<I, N: NewStack>(
+    client: u8,
+    connections: &Arc<Connections>,
+    io: I,
+    stacks: N,
+    last_call: LastCall,
+    bodies: Option<Arc<Bodies>>,
+) -> Connection<I, N> {
+    let arrival = Arrival::now(([10, 0, 0, client], 40000).into());
     let activity = Arc::new(Activity::new());
     let Admission::Place(place) = connections.admit(arrival, &activity, WaitFor::Nothing) else {
         panic!("there is room")
@@ -87,7 +99,7 @@ fn connection_with<I, N: NewStack>(
         last_call,
         activity,
         place,
-        bodies: None,
+        bodies,
     }
 }
 

@@ -271,3 +271,62 @@ proptest! {
         prop_assert_eq!(seen, found, "{}", stream.escape_ascii());
     }
 }
+
+/// A connection of this client to a stack that answers with the body that was kept.
+fn post(client: u8, bodies: &Arc<Bodies>) -> Client {
+    let (io, other_end) = duplex(64 * 1024);
+    let stacks = |_| {
+        tower::service_fn(|request: Request<Payload>| async move {
+            Ok::<_, Reset>(Response::new(Full::new(Bytes::from(format!("{:?}", request.body())))))
+        })
+    };
+    let last_call = LastCall::default();
+    let bodies = Some(Arc::clone(bodies));
+    let connection = connection_from(client, &connections(usize::MAX), other_end, stacks, last_call.clone(), bodies);
+    Client { io, last_call, server: tokio::spawn(connection.serve()) }
+}
+
+const POST: &[u8] = b"POST / HTTP/1.1\r\nHost: metadata\r\nContent-Length: 2\r\n\r\n";
+
+/// What the stack was given for a body that is sent at once.
+async fn posted(client: u8, bodies: &Arc<Bodies>) -> Option<String> {
+    let mut client = post(client, bodies);
+    client.send(&[POST, b"ab"].concat()).await;
+    timeout(Duration::from_secs(1), client.read_answer()).await.ok()
+}
+
+const KEPT: &str = "Posted([97, 98])";
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_sends_its_bodies_slowly_waits_for_itself() {
+    let bodies = Arc::default();
+    let mut slow: Vec<_> = std::iter::repeat_with(|| post(1, &bodies)).take(4).collect();
+    for client in &mut slow {
+        client.send(&[POST, b"a"].concat()).await;
+    }
+    sleep(Duration::from_millis(1)).await;
+    assert_eq!(posted(1, &bodies).await, None);
+    assert!(posted(2, &bodies).await.is_some_and(|answer| answer.ends_with(KEPT)));
+    slow[0].send(b"b").await;
+    assert!(slow[0].read_answer().await.ends_with(KEPT));
+    assert!(posted(1, &bodies).await.is_some_and(|answer| answer.ends_with(KEPT)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn slow_bodies_of_those_who_hold_most_make_place_for_another_client() {
+    let bodies = Arc::default();
+    let mut slow: Vec<_> = (0..32).map(|number| post(1 + number / 4, &bodies)).collect();
+    for client in &mut slow {
+        client.send(&[POST, b"a"].concat()).await;
+    }
+    sleep(Duration::from_millis(1)).await;
+    assert!(posted(9, &bodies).await.is_some_and(|answer| answer.ends_with(KEPT)));
+    let mut answers = Vec::new();
+    for client in &mut slow {
+        client.send(&[b"b", REQUEST].concat()).await;
+        answers.push(client.read_answer().await);
+    }
+    let kept = answers.iter().filter(|answer| answer.contains(KEPT)).count();
+    assert_eq!(kept, 31, "{answers:#?}");
+    assert!(answers.iter().all(|answer| !answer.contains("Connection: close")), "{answers:#?}");
+}
