@@ -24,7 +24,8 @@ use crate::tokens::{email, linked_accounts, proxy};
 use crate::world::World;
 use program::Program::{self, Go, Java, Node, Python, Replay};
 
-pub const TESTS: &[Test] = tests![real_clients_get_tokens_of_their_own_account];
+pub const TESTS: &[Test] =
+    tests![real_clients_get_tokens_of_their_own_account, google_auth_gets_a_token_that_is_bound_to_its_certificate];
 
 /// Requirements in addition to those of all tests here.
 pub const NEEDS: [&str; 5] = ["python3", "go", "node", "java", "maven"];
@@ -93,7 +94,7 @@ fn real_clients_get_tokens_of_their_own_account() {
             .into_iter()
             .map(|pod| {
                 // The thread enters the pod's network; programs that it starts are there, too.
-                std::thread::spawn(move || (Arc::clone(&pod), pod.inside(move |pod| run(program, steps, pod))))
+                std::thread::spawn(move || (Arc::clone(&pod), pod.inside(move |pod| run(program, steps, pod, &[]))))
             })
             .collect();
         for client in running {
@@ -106,8 +107,35 @@ fn real_clients_get_tokens_of_their_own_account() {
     println!("{seen} tokens of {} programs in {ACCOUNTS} pods each, all their own", CLIENTS.len());
 }
 
-/// Runs a program in a pod's network, and returns its output.
-fn run(program: Program, steps: &[&str], pod: &Pod) -> Value {
+/// The agent certificate of the pod names its account, as GKE's does; the program makes it.
+fn google_auth_gets_a_token_that_is_bound_to_its_certificate() {
+    const AGENT: Program = Python { lock: "google-auth", module: "with_agent_identity" };
+    let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime");
+    runtime.block_on(AGENT.install()).expect("it can be installed");
+    let world = World::new();
+    let mut api = world.server.admin();
+    let google = Cloud::start(&world, &mut api);
+    let _proxy = proxy(&world, &google, &["--bound-tokens"]);
+    for (number, name, agent) in [(0, "plain", "ns/team-0/sa/plain"), (1, "other", "ns/team-0/sa/plain")] {
+        api.create_account("team-0", name);
+        let pod = Pod::start(&world.node, api.create_pod("team-0", name, name, NODE), world.address(number));
+        let told = pod.inside(move |pod| run(AGENT, &["bound", "scoped"], pod, &[("AGENT", agent)]));
+        let subject = |step: &str| subject(&told["steps"][step]["ok"], &google);
+        let plain = subject("scoped").unwrap_or_else(|| panic!("{told}"));
+        assert_eq!((plain.workload.to_string(), plain.bound_to), (format!("team-0/{name}"), None), "{told}");
+        let bound = subject("bound");
+        if name == "plain" {
+            let bound = bound.unwrap_or_else(|| panic!("{told}"));
+            assert_eq!(bound.workload, plain.workload, "{told}");
+            assert_eq!(bound.bound_to.map(|fingerprint| fingerprint.len()), Some(43), "{told}");
+        } else {
+            assert!(bound.is_none() && told.to_string().contains("GOOGLE_API_ENABLE_RUNTIME_BOUND_TOKEN"), "{told}");
+        }
+    }
+}
+
+/// Runs a program in a pod's network, with these variables, and returns its output.
+fn run(program: Program, steps: &[&str], pod: &Pod, variables: &[(&str, &str)]) -> Value {
     let command = program.command();
     let command = command.as_std();
     let mut client = Command::new("timeout");
@@ -123,7 +151,7 @@ fn run(program: Program, steps: &[&str], pod: &Pod) -> Value {
     for variable in ["GCE_METADATA_HOST", "GCE_METADATA_IP", "GCE_METADATA_ROOT"] {
         client.env(variable, pod.proxy().to_string());
     }
-    let output = client.output().expect("timeout is here");
+    let output = client.envs(variables.iter().copied()).output().expect("timeout is here");
     let printed = String::from_utf8_lossy(&output.stdout);
     serde_json::from_str(&printed)
         .unwrap_or_else(|error| panic!("{client:?}: {error}: {printed}{}", String::from_utf8_lossy(&output.stderr)))

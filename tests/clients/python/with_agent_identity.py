@@ -13,7 +13,8 @@ from google.auth.transport.requests import Request
 
 from with_google_auth import SCOPES, version  # noqa: F401
 
-SPIFFE = "spiffe://agents.global.org-123456.system.id.goog/ns/shop/sa/checkout"
+ACCOUNT = os.environ.get("AGENT", "ns/shop/sa/checkout")
+SPIFFE = "spiffe://agents.global.org-123456.system.id.goog/" + ACCOUNT
 OPT_OUT = "GOOGLE_API_ENABLE_RUNTIME_BOUND_TOKEN"
 
 
