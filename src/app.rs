@@ -248,13 +248,16 @@ fn open_doors(config: &Config) -> Result<Vec<Vec<Door>>, StartError> {
         server::bind_queues(addr, how).map_err(|error| StartError::Listen { addr, flag: "--addr", error })
     };
     let may_come = |addr: SocketAddr| redirect::is_added(addr.ip());
-    Listen::on(&served(config), config.reuse_port, may_come).into_iter().map(bind).collect()
+    let has_ipv6 = redirect::has_ipv6();
+    let is_used = |addr: SocketAddr| addr.is_ipv4() || has_ipv6 || !may_come(addr);
+    Listen::on(&served(config), config.reuse_port, may_come, is_used).into_iter().map(bind).collect()
 }
 
-/// The addresses for pods, without that of the redirect for IPv6 on a node that has none.
+/// The addresses for pods. The redirect sends them to that for IPv6 once the node has IPv6, which may be later; where the kernel has
+/// none, it is left out.
 fn served(config: &Config) -> Vec<SocketAddr> {
-    let has_ipv6 = redirect::has_ipv6();
-    let is_served = |addr: &SocketAddr| addr.is_ipv4() || has_ipv6 || !redirect::is_added(addr.ip());
+    let may_have_ipv6 = redirect::may_have_ipv6();
+    let is_served = |addr: &SocketAddr| addr.is_ipv4() || may_have_ipv6 || !redirect::is_added(addr.ip());
     config.addrs.iter().copied().filter(is_served).collect()
 }
 

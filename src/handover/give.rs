@@ -22,6 +22,9 @@ use telemetry::sampled::Sampled;
 /// Interval between attempts to get the name, which the process before has until it ends.
 const RETRY: Duration = Duration::from_secs(1);
 
+/// Pause after a process that got nothing.
+const PAUSE: Duration = Duration::from_millis(100);
+
 /// Minimum interval between log lines about others that connect.
 const LINE_INTERVAL: Duration = Duration::from_secs(60);
 
@@ -43,6 +46,8 @@ pub async fn give(kin: Arc<Kin>, shared: Arc<Shared>) -> Infallible {
         match ended {
             Ok(records) => tracing::info!(records, "handed over to the next process"),
             Err(why) => {
+                // Whoever is on the node's network may connect as often as it can. Each time costs reads of /proc.
+                sleep(PAUSE).await;
                 if let Some(count) = refused.due(Instant::now()) {
                     tracing::warn!(count, "nothing was handed over to a process that asked: {why}");
                 }
@@ -98,7 +103,9 @@ pub(super) async fn send_all(
     if let Some(source) = shared.tokens.source().of_workloads() {
         for exported in source.exported() {
             let record = Box::new(source.record(&exported, now));
-            if put(to, &Record::Workload { number: exported.number.0, record }, &mut records, &mut bytes).await? {
+            let record = Record::Workload { number: exported.number.0, record };
+            // Half is for tokens: a pod may cause refusals that make its account's record long.
+            if bytes < MAX_BYTES / 2 && put(to, &record, &mut records, &mut bytes).await? {
                 sent.insert(exported.number);
             }
         }

@@ -70,6 +70,11 @@ pub fn has_ipv6() -> bool {
     has_global(&fs::read_to_string("/proc/net/if_inet6").unwrap_or_default())
 }
 
+/// Whether the kernel has IPv6, so that this network may get such an address.
+pub fn may_have_ipv6() -> bool {
+    fs::exists("/proc/net/if_inet6").unwrap_or(false)
+}
+
 /// Each line has an address, the interface's number, the length of the prefix, the scope (00: global), flags, and its name.
 fn has_global(addresses: &str) -> bool {
     addresses

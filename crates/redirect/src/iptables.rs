@@ -108,7 +108,7 @@ pub(super) async fn state(plan: &Plan) -> Result<State, Error> {
 
 /// The chain of the kernel in which a rule of others comes before a jump of ours.
 fn is_preceded(table: &str) -> Option<&'static str> {
-    let chains = [Hook::Prerouting, Hook::Forward, Hook::Input, Hook::Output].map(hook);
+    let chains = [Hook::Prerouting, Hook::Forward, Hook::Input, Hook::Output, Hook::Postrouting].map(hook);
     chains.into_iter().find(|chain| {
         let rules = table.lines().filter(|line| line.starts_with(&format!("-A {chain} ")));
         rules.skip_while(|line| is_jump(line)).any(is_jump)
@@ -157,7 +157,7 @@ async fn saved(family: Family) -> Result<Vec<Saved>, Error> {
     let mut saved = Vec::new();
     for table in TABLES {
         let text = process::run(family.save(), &["-t", table], "").await;
-        // Only what is redirected by IPv6 needs the others.
+        // What the others lack shows when rules are put into them.
         let text = if family == Family::V6 && table != "filter" { text.unwrap_or_default() } else { text? };
         saved.push(Saved { table, text });
     }
@@ -425,6 +425,10 @@ COMMIT
             ([others, jump].concat(), Some("FORWARD")),
             ([jump, others, jump].concat(), Some("FORWARD")),
             (["-A INPUT -j ACCEPT\n", jump].concat(), None),
+            (
+                "-A POSTROUTING -j ACCEPT\n-A POSTROUTING -j GCE-METADATA-PROXY-LEAVING\n".to_owned(),
+                Some("POSTROUTING"),
+            ),
             (others.to_owned(), None),
         ] {
             assert_eq!(is_preceded(&rules), expected, "{rules}");

@@ -99,7 +99,7 @@ use tokio::time::sleep;
 
 pub use closing::{NotInstalled, Pods};
 pub use command::{Command, CommandError, run};
-pub use destination::{Destination, METADATA_V4, METADATA_V6, PROXY, has_ipv6, is_added};
+pub use destination::{Destination, METADATA_V4, METADATA_V6, PROXY, has_ipv6, is_added, may_have_ipv6};
 pub use error::Error;
 pub use keeper::{CHECK_INTERVAL, Keeper, Standing};
 pub use rate::Rate;
@@ -319,6 +319,10 @@ impl Redirect {
         let tool = self.tool().await?;
         let plan = self.plan_after(&[tool]).await;
         let mut state = tool.state(&plan).await?;
+        if matches!(state, State::Differs(_)) && tool.state(&Plan::loopback_alone()).await? == State::Installed {
+            // What `remove` leaves of a first edition.
+            state = State::Absent;
+        }
         if state != State::Installed
             && let Some(unbounded) = plan.without_bound()
             && tool.state(&unbounded).await? == State::Installed

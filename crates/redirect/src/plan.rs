@@ -50,7 +50,8 @@ impl Plan {
                     Chain { name: Name::Redirect, hook: Hook::Prerouting, rules: redirect_pods(&to, uplinks) },
                     bypass,
                     leaving(&settings.opened.routes),
-                    guard(&to),
+                    // Of all addresses: the proxy listens there, too, if a route to the server stays open.
+                    guard(&settings.to.addrs().collect::<Vec<_>>()),
                 ];
                 bound.into_iter().chain(others).collect()
             }
@@ -88,9 +89,11 @@ impl Plan {
             Mode::Sidecar { .. } => None,
         };
         let chains = || std::iter::once(bypass(mode, opened)).chain(leaving.clone());
-        let guarded = guard.map(|guard| of(chains().chain([guard]).collect()));
+        let guarded = guard.clone().map(|guard| of(chains().chain([guard]).collect()));
         let unguarded = leaving.is_some().then(|| of(chains().collect()));
-        guarded.into_iter().chain(unguarded).chain([barest]).collect()
+        // Where `ip6tables` has no table for the chain after routing.
+        let without_leaving = guard.map(|guard| of(vec![bypass(mode, opened), guard]));
+        guarded.into_iter().chain(unguarded).chain(without_leaving).chain([barest]).collect()
     }
 
     /// This plan for a node on which the first edition turned `route_localnet` on. The same if the plan has no guard.
@@ -397,8 +400,9 @@ pub(super) mod tests {
     fn ipv6_that_stays_open_is_not_redirected() {
         let mut settings = node_settings(&destination::PROXY);
         settings.opened.routes.ipv6 = true;
-        let rules = Plan::new(&settings, &[]).chains.into_iter().flat_map(|chain| chain.rules);
-        assert!(!rules.into_iter().any(|rule| rule.is_v6()));
+        let chains = Plan::new(&settings, &[]).chains;
+        let with_ipv6 = chains.iter().filter(|chain| chain.rules.iter().any(Rule::is_v6)).map(|chain| chain.name);
+        assert_eq!(with_ipv6.collect::<Vec<_>>(), [Name::Guard], "the proxy listens there all the same");
     }
 
     #[test]
@@ -410,7 +414,9 @@ pub(super) mod tests {
         let guarded = vec![Name::Bypass, Name::Leaving, Name::Guard];
         let unguarded = || vec![Name::Bypass, Name::Leaving];
         let barest = || vec![Name::Bypass];
-        assert_eq!(names(Plan::closing(&mode, &opened, Some(&to))), [guarded, unguarded(), barest()]);
+        let without_leaving = vec![Name::Bypass, Name::Guard];
+        let expected = [guarded, unguarded(), without_leaving, barest()];
+        assert_eq!(names(Plan::closing(&mode, &opened, Some(&to))), expected);
         assert_eq!(names(Plan::closing(&mode, &opened, None)), [unguarded(), barest()]);
         let sidecar = Mode::Sidecar { proxy_uid: 10988 };
         let plans = Plan::closing(&sidecar, &opened, Some(&to));

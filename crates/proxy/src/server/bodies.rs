@@ -57,8 +57,11 @@ impl Bodies {
         mut body: Incoming,
         activity: Arc<Activity>,
     ) -> Payload {
+        if body.is_end_stream() || activity.body_announced() {
+            return Payload::Posted(Box::default());
+        }
         let mut place = Some(self.0.begin(Some(client), Arc::new(Receiving)).await);
-        let mut kept = Vec::new();
+        let mut kept = Vec::with_capacity(MAX_KEPT_BYTES);
         // One that is not skipped after all (`framing.rs`) is left, because the connection closes after the response.
         while !activity.body_announced() {
             let frame = select! {

@@ -72,9 +72,14 @@ pub struct Listen {
 
 impl Listen {
     /// The same for each of these addresses, which share the queues. An address of loopback beside others has a single one: no
-    /// pod sends to it.
-    pub fn on(addrs: &[SocketAddr], share: bool, early: impl Fn(SocketAddr) -> bool) -> Vec<(SocketAddr, Self)> {
-        let is_for_pods = |addr: &&SocketAddr| !addr.ip().is_loopback();
+    /// pod sends to it. So has one that is not `used` now.
+    pub fn on(
+        addrs: &[SocketAddr],
+        share: bool,
+        early: impl Fn(SocketAddr) -> bool,
+        used: impl Fn(SocketAddr) -> bool,
+    ) -> Vec<(SocketAddr, Self)> {
+        let is_for_pods = |addr: &&SocketAddr| !addr.ip().is_loopback() && used(**addr);
         let sharing = match addrs.iter().filter(is_for_pods).count() {
             0 => addrs.len(),
             some => some,
@@ -306,13 +311,14 @@ mod tests {
     fn addresses_share_the_queues() {
         let queues = |addrs: &[&str]| -> Vec<usize> {
             let addrs: Vec<SocketAddr> = addrs.iter().map(|addr| addr.parse().expect("an address")).collect();
-            Listen::on(&addrs, false, |_| false).iter().map(|(_, how)| how.queues).collect()
+            Listen::on(&addrs, false, |_| false, |addr| addr.port() != 9).iter().map(|(_, how)| how.queues).collect()
         };
         assert_eq!(queues(&["127.0.0.1:988"]), [256]);
         assert_eq!(queues(&["169.254.169.252:988", "127.0.0.1:988"]), [256, 1]);
         assert_eq!(queues(&["169.254.169.252:988", "[fd20:ce::252]:988", "127.0.0.1:988"]), [128, 128, 1]);
         assert_eq!(queues(&["10.0.0.1:1", "10.0.0.1:2", "10.0.0.1:3"]), [64, 64, 64]);
         assert_eq!(queues(&["127.0.0.1:1", "[::1]:1"]), [128, 128]);
+        assert_eq!(queues(&["169.254.169.252:988", "[fd20:ce::252]:9"]), [256, 1]);
         assert_eq!(queues(&[]), [0; 0]);
     }
 
