@@ -61,10 +61,11 @@
 //!
 //! # Where they cannot be installed
 //!
-//! The redirect may be impossible where it runs: somebody else has the proxy's address, or the tool refuses a rule. Pods must not reach the server meanwhile. So [`Redirect::install`] tries a list of plans, from the whole one to the
-//! barest (`plan.rs`): without the bound on new connections, which is still a redirect ([`State::Unbounded`]); bypass and guard;
-//! bypass alone. Without the redirect the bypass chain also resets port 80. What
-//! could not be installed and what that means for pods is one error, [`NotInstalled`]; [`Keeper`] tries again.
+//! The redirect may be impossible where it runs: somebody else has the proxy's address, or the tool refuses a rule. Pods must
+//! not reach the server meanwhile. So [`Redirect::install`] tries a list of plans, from the whole one to the barest (`plan.rs`):
+//! without the bound on new connections, which is still a redirect ([`State::Unbounded`]); bypass with leaving, guard or both;
+//! bypass alone. Without the redirect the bypass chain also resets port 80. What could not be installed and what that means for
+//! pods is one error, [`NotInstalled`]; [`Keeper`] tries again.
 //!
 //! # Limitations
 //!
