@@ -74,6 +74,12 @@ class Chart(unittest.TestCase):
         [container] = doctor["spec"]["template"]["spec"]["containers"]
         self.assertEqual(container["securityContext"]["seLinuxOptions"], {"type": "spc_t"})
 
+    def test_a_proxy_with_identity_hands_over_to_the_next(self):
+        for folder in ("overlays/identity", "tests/identity-own-node", "tests/identity-kubelet", "tests/identity-fenced"):
+            env = {entry["name"]: entry for entry in rendered.container(folder, "proxy")["env"]}
+            path = env["METADATA_PROXY_HANDOVER"]["valueFrom"]["fieldRef"]["fieldPath"]
+            self.assertEqual(path, "metadata.uid", folder)
+
     def test_what_the_redirect_lets_pass_is_known_to_all_who_check_it(self):
         for given, redirects, canarys in [
             ([], {}, {}),
