@@ -31,10 +31,15 @@ def commands():
 
 
 def environment(container):
-    """A container's variables; one that the kubelet fills in has the name of a node."""
-    if not container["image"].startswith("gce-metadata-proxy:"):
-        return {}
-    return {one["name"]: one.get("value", "node-1") for one in container.get("env", [])}
+    """The variables of a container of the proxy's image."""
+    return variables_of(container) if container["image"].startswith("gce-metadata-proxy:") else {}
+
+
+def variables_of(container):
+    """A container's variables; those that the kubelet fills in have the name of a node, or a pod's UID."""
+    filled_in = {"metadata.uid": "7ba6f403-e59c-4027-afb6-6c448d3b40bd"}
+    field = lambda one: one.get("valueFrom", {}).get("fieldRef", {}).get("fieldPath")
+    return {one["name"]: one.get("value", filled_in.get(field(one), "node-1")) for one in container.get("env", [])}
 
 
 def value(args, flag):
@@ -92,7 +97,7 @@ class Flags(unittest.TestCase):
         ]:
             for found in rendered.helm("--set", given, "--kube-version", "1.36.0"):
                 for _, container in rendered.containers_of(found):
-                    variables = {one["name"]: one.get("value", "node-1") for one in container.get("env", [])}
+                    variables = variables_of(container)
                     with self.subTest(given, container=container["name"]):
                         [mistake] = self.mistakes(container["args"], variables)
                         self.assertIn("--made-on-purpose", mistake)

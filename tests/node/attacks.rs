@@ -100,7 +100,7 @@ fn read_by(pod: &Namespace, connects: &str) -> Read {
 
 /// Runs a program with the capability of a container that may send raw packets, and the one that sets marks.
 fn python(pod: &Namespace, program: &str) -> String {
-    let program = format!("import socket, struct, time\nsocket.setdefaulttimeout(2)\n{program}");
+    let program = format!("import os, socket, struct, time\nsocket.setdefaulttimeout(2)\n{program}");
     let mut command = pod.command("setpriv");
     let capabilities = "-all,+net_raw,+net_admin";
     command.args(["--bounding-set", capabilities, "--inh-caps", capabilities, "python3", "-c", &program]);
@@ -548,7 +548,9 @@ def total(data):
     while n >> 16: n = (n & 0xffff) + (n >> 16)
     return ~n & 0xffff
 def syn(source, to, port, pseudo):
-    tcp = lambda check: struct.pack('!HHIIBBHHH', 40000 + port % 1000, port, 1, 0, 0x50, 2, 1024, check, 0)
+    # Of another port each time: a connection that was redirected stays redirected.
+    mine = 20000 + os.getpid() % 20000 + port % 1000
+    tcp = lambda check: struct.pack('!HHIIBBHHH', mine, port, 1, 0, 0x50, 2, 1024, check, 0)
     return tcp(total(pseudo + tcp(0)))
 def v4(source, to, port):
     source, to = socket.inet_aton(source), socket.inet_aton(to)
