@@ -588,7 +588,12 @@ time.sleep(0.2)"
         };
         assert_eq!(attack(), 0, "{tool}: frames reached the server");
         succeeds(&redirect(&scene.world.node, "remove"));
-        assert!(attack() >= 8, "{tool}: an attack that works, were there no rules");
+        // The node may still be looking for its neighbours of IPv6.
+        let works = (0..20).any(|_| {
+            count(&scene.world);
+            attack() >= 8
+        });
+        assert!(works, "{tool}: an attack that works, were there no rules");
     }
 }
 
