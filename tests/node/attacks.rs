@@ -594,6 +594,9 @@ time.sleep(0.2)"
             attack() >= 8
         });
         assert!(works, "{tool}: an attack that works, were there no rules");
+        scene.install();
+        count(&scene.world);
+        assert_eq!(attack(), 0, "{tool}: frames reached the server by a way that is known");
     }
 }
 
