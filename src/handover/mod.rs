@@ -14,8 +14,8 @@
 //! # Who gets tokens, and who is believed
 //!
 //! Any process in that network namespace can connect, and can take the name first. So each end attests the other
-//! ([`Kin`](identity::kin::Kin)), before it sends or reads a byte. Who takes the name prevents hand-overs, and gets nothing and is not believed.
-//! The predecessor serves one connection at a time, each within [`TIMEOUT`].
+//! ([`Kin`](identity::kin::Kin)), before it sends or reads a byte. A process that takes the name prevents hand-overs, but gets
+//! nothing and is not believed. The predecessor serves one connection at a time, each within 2 s.
 //!
 //! # What is believed
 //!
