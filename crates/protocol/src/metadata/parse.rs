@@ -115,36 +115,6 @@ impl Request {
         hosts: &AllowedHosts,
     ) -> Result<Box<Self>, RequestError> {
         let method = method_of(&head)?;
-        Self::parse_with(head, method, has_body, peer, hosts)
-    }
-
-    /// Parses the head of a request from this peer, whose body was read. A token requested by POST is bound to the certificate
-    /// in the body; any other request with a body is refused.
-    pub fn parse_posted(
-        head: Parts,
-        body: &[u8],
-        peer: Option<SocketAddr>,
-        hosts: &AllowedHosts,
-    ) -> Result<Box<Self>, RequestError> {
-        if head.method != http::Method::POST || !names_a_token(&head.uri) {
-            return Self::parse(head, !body.is_empty(), peer, hosts);
-        }
-        let mut request = Self::parse_with(head, Method::Get, false, peer, hosts)?;
-        if matches!(request.endpoint, Endpoint::Identity(_)) {
-            return Err(NotBound::Identity.into());
-        }
-        request.bound_to = Some(Box::new(BoundTo::parse(body)?));
-        Ok(request)
-    }
-
-    /// Parses all but the method.
-    fn parse_with(
-        head: Parts,
-        method: Method,
-        has_body: bool,
-        peer: Option<SocketAddr>,
-        hosts: &AllowedHosts,
-    ) -> Result<Box<Self>, RequestError> {
         let signs = Signs::new(&head.headers);
         check_framing(&signs, has_body)?;
         let target = target_of(&head.uri)?;
@@ -174,6 +144,26 @@ impl Request {
             host,
             headers: head.headers,
         }))
+    }
+
+    /// Parses the head of a request from this peer, whose body was read. A token requested by POST is bound to the certificate
+    /// in the body; any other request with a body is refused.
+    pub fn parse_posted(
+        mut head: Parts,
+        body: &[u8],
+        peer: Option<SocketAddr>,
+        hosts: &AllowedHosts,
+    ) -> Result<Box<Self>, RequestError> {
+        if head.method != http::Method::POST || !names_a_token(&head.uri) {
+            return Self::parse(head, !body.is_empty(), peer, hosts);
+        }
+        head.method = http::Method::GET;
+        let mut request = Self::parse(head, false, peer, hosts)?;
+        if matches!(request.endpoint, Endpoint::Identity(_)) {
+            return Err(NotBound::Identity.into());
+        }
+        request.bound_to = Some(Box::new(BoundTo::parse(body)?));
+        Ok(request)
     }
 }
 

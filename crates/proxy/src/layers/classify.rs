@@ -71,9 +71,8 @@ impl<S, I: Identify> Classify<S, I> {
         let (head, payload) = request.into_parts();
         let (peer, hosts) = (Some(self.timeline.peer()), &self.hosts);
         let mut request = match payload {
-            Payload::Empty => Request::parse(head, false, peer, hosts),
-            Payload::Some => Request::parse(head, true, peer, hosts),
             Payload::Posted(body) => Request::parse_posted(head, &body, peer, hosts),
+            other => Request::parse(head, other == Payload::Some, peer, hosts),
         }?;
         (request.principal, request.pod) = self.client.sender()?;
         Ok(request)
