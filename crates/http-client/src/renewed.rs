@@ -34,7 +34,7 @@ pub struct Renewed {
 #[derive(Debug)]
 struct Current {
     client: HttpClient<SecureConnector>,
-    /// Hash of the file's contents. Not cryptographic: whoever can write the file is trusted anyway.
+    /// Hash of the file's contents. Not cryptographic: a process that can write the file is trusted anyway.
     content: u64,
     read: Instant,
     /// Whether a connection has failed since.

@@ -238,7 +238,7 @@ fn close(open: &Routes, answers_too: bool) -> Vec<Rule> {
 /// that IPVS or `dup` sends, which count as the node's own, and those whose header changes after it, by a source route. With
 /// iptables, a rule of others that accepts a packet before ours is the last one of its table, but not of this one.
 ///
-/// A destination is rewritten once, and by whoever comes first. If that is not the redirect, a stranger would answer pods, or the
+/// A destination is rewritten once, by the first rule that matches. If that is not the redirect, a stranger would answer pods, or the
 /// proxy, in the metadata server's name: such a connection leads nowhere.
 fn leaving(open: &Routes) -> Chain {
     let v4 = std::iter::once(DNS).chain(open.ports.iter().copied()).collect();

@@ -1,6 +1,6 @@
 //! [`Pruner`]: drops unneeded JSON as it arrives.
 //!
-//! Whoever may create a pod decides how large its object is: up to some 9 MiB of JSON. Only some plain fields of a pod
+//! A pod's creator decides how large its object is: up to some 9 MiB of JSON. Only some plain fields of a pod
 //! and its addresses are read, so everything deeper is dropped before it takes memory. The rest is bounded by the
 //! number of fields that Kubernetes has.
 

@@ -4,7 +4,7 @@
 //! that the sender has the leaf's key, and no authority is asked: the token is the sender's own in any case, and binding only makes
 //! it useless without that key. So all that is read of a chain is the name in the leaf, and what the leaf hashes to.
 //!
-//! The form is read strictly, because whoever sends anything else expects something that is not known here. webpki reads the
+//! The form is read strictly, because a client that sends anything else expects behaviour that is unknown here. webpki reads the
 //! certificates.
 
 use std::borrow::Cow;

@@ -8,7 +8,8 @@ use serde::Deserialize;
 
 use super::{BoundTo, CallingPod, Endpoint, Host, MetadataPath, Principal, Query, headers};
 
-/// A parsed metadata request, without a body. A POST for a token is a GET with a certificate ([`Request::bound_to`]). Layers pass it in a box, to avoid moving 300 bytes each time.
+/// A parsed metadata request, without a body. A POST for a token is a GET with a certificate ([`Request::bound_to`]). Layers
+/// pass it in a box, to avoid moving 300 bytes each time.
 #[derive(Debug, Clone)]
 pub struct Request {
     /// GET or HEAD.

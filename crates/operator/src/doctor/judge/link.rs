@@ -124,7 +124,7 @@ fn refused(
     }
 }
 
-/// Whoever may annotate the service account chooses the Google account, so the decision is the operator's.
+/// Anyone who may annotate the service account chooses the Google account, so the decision is the operator's.
 const MEANT: &str = "only if the account is meant to act as that one: its annotation is its own claim. It takes effect within two \
     minutes";
 

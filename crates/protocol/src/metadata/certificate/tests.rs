@@ -203,10 +203,10 @@ proptest! {
     }
 }
 
-/// `cargo test --release -p gce-metadata-protocol --lib -- --ignored --nocapture a_million`.
+/// Memory is judged with a million, by itself:
+/// `METADATA_PROXY_FULL_SIZE=1 cargo test --release -p gce-metadata-protocol --lib -- --nocapture many_mutated`.
 #[test]
-#[ignore = "takes a minute; prints the peak of resident memory"]
-fn a_million_mutated_bodies_take_bounded_memory() {
+fn many_mutated_bodies_take_bounded_memory() {
     use proptest::strategy::ValueTree;
     use proptest::test_runner::TestRunner;
     let peak = || {
@@ -216,7 +216,9 @@ fn a_million_mutated_bodies_take_bounded_memory() {
     };
     let (mutated, mut runner) = (mutated(), TestRunner::deterministic());
     let (mut accepted, mut first) = (0, 0);
-    for number in 0..1_000_000 {
+    let is_full_size = std::env::var_os("METADATA_PROXY_FULL_SIZE").is_some();
+    let bodies = if is_full_size { 1_000_000 } else { 5_000 };
+    for number in 0..bodies {
         let body = mutated.new_tree(&mut runner).expect("a body").current();
         accepted += u32::from(BoundTo::parse(&body).is_ok());
         agree(&body);
@@ -224,6 +226,7 @@ fn a_million_mutated_bodies_take_bounded_memory() {
             first = peak();
         }
     }
-    println!("1000000 bodies, {accepted} accepted; resident peak {} KiB, {first} KiB after the first 10000", peak());
-    assert!(accepted > 1000 && peak() <= first + 1024);
+    println!("{bodies} bodies, {accepted} accepted; resident peak {} KiB, {first} KiB after the first 10000", peak());
+    assert!(accepted > bodies / 10, "{accepted} of {bodies}");
+    assert!(!is_full_size || peak() <= first + 1024);
 }
