@@ -1,25 +1,25 @@
 //! The proxy's addresses on the node's interface `lo`.
 //!
-//! An address of the proxy's own lets pods be redirected to it wherever they come from, which loopback addresses do only with
-//! the kernel's leave (`route_localnet`), and IPv6 not at all. It is added and taken away by netlink, rtnetlink(7): the image of
-//! the redirect has no `ip`.
+//! Pods on any interface can be redirected to a dedicated address. A loopback address would need the sysctl
+//! `route_localnet`, and cannot be used for IPv6. Addresses are added and removed by netlink, rtnetlink(7), because the
+//! image of the redirect has no `ip`.
 //!
-//! What the redirect added has a mark, the metric, which `ip address` shows as well: `inet 169.254.169.252/32 metric 61988`. It
-//! has no other effect on an address of one host. The kernel keeps it with the address (since Linux 4.18), so it is lost neither
-//! with the rules nor with the process. What somebody else added stays.
+//! Addresses that the redirect added have a mark: their metric, which `ip address` also shows:
+//! `inet 169.254.169.252/32 metric 61988`. It has no other effect on an address of one host. The kernel keeps it with the
+//! address (since Linux 4.18), so it outlives the rules and the process. Addresses that another program added stay.
 //!
-//! The addresses are only to be asked at. Calico's interfaces have no address, and for a connection to a pod the kernel would
-//! otherwise choose one of `lo`: the scope prevents it for IPv4, and that the address is deprecated for IPv6.
+//! The addresses are for incoming connections only. Calico's interfaces have no address, so the kernel could choose one of
+//! `lo` as the source of a connection to a pod. The scope prevents this for IPv4; for IPv6, the address is deprecated.
 
 use std::io;
 use std::net::IpAddr;
 
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socket_with};
 
-/// The number of `lo` in every network.
+/// The index of `lo` in every network namespace.
 const LO: u32 = 1;
 
-/// The mark: the proxy's user ID in a sidecar, which nobody chooses by chance.
+/// The mark: the proxy's user ID in a sidecar, a number that nobody chooses by chance.
 const METRIC: u32 = super::SIDECAR_UID;
 
 /// From `linux/netlink.h`, `linux/rtnetlink.h` and `linux/if_addr.h`.
@@ -37,7 +37,7 @@ const IFA_ADDRESS: u16 = 1;
 const IFA_LOCAL: u16 = 2;
 const IFA_CACHEINFO: u16 = 6;
 const IFA_RT_PRIORITY: u16 = 9;
-/// No second in which the kernel checks whether another machine has the address.
+/// Skips the second in which the kernel checks whether another machine has the address.
 const IFA_F_NODAD: u8 = 0x2;
 const RT_SCOPE_UNIVERSE: u8 = 0;
 const RT_SCOPE_HOST: u8 = 254;
@@ -49,7 +49,7 @@ const HEADER: usize = 16;
 const MESSAGE: usize = 8;
 const ATTRIBUTE: usize = 4;
 
-/// An address of this network.
+/// An address of this network namespace.
 #[derive(Debug, PartialEq, Eq)]
 struct Address {
     ip: IpAddr,
@@ -63,12 +63,12 @@ impl Address {
     }
 }
 
-/// Whether this network has an address.
+/// Whether this network namespace has an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Presence {
     /// Added by the redirect.
     Ours,
-    /// Added by somebody else.
+    /// Added by another program.
     Others,
     Absent,
 }
@@ -82,7 +82,7 @@ pub(super) fn find(ip: IpAddr) -> io::Result<Presence> {
     })
 }
 
-/// Adds an address to `lo`, unless it is there.
+/// Adds an address to `lo`, unless it exists.
 pub(super) fn add(ip: IpAddr) -> io::Result<()> {
     let flags = NLM_F_CREATE | NLM_F_EXCL;
     match change(RTM_NEWADDR, flags, ip) {
@@ -91,12 +91,12 @@ pub(super) fn add(ip: IpAddr) -> io::Result<()> {
     }
 }
 
-/// Takes away what the redirect added.
+/// Removes the addresses that the redirect added.
 pub(super) fn remove() -> io::Result<()> {
     remove_except(&[])
 }
 
-/// Takes away what the redirect added, except these.
+/// Removes the addresses that the redirect added, except `kept`.
 pub(super) fn remove_except(kept: &[IpAddr]) -> io::Result<()> {
     let ours = list()?.into_iter().filter(|address| address.is_ours() && !kept.contains(&address.ip));
     ours.map(|address| address.ip).try_for_each(|ip| change(RTM_DELADDR, 0, ip))
@@ -112,7 +112,7 @@ fn list() -> io::Result<Vec<Address>> {
     Ok(messages.iter().filter_map(|message| read(message)).collect())
 }
 
-/// `ifaddrmsg` and attributes.
+/// An `ifaddrmsg` and its attributes.
 fn addressed(ip: IpAddr) -> Vec<u8> {
     let (bytes, scope) = match ip {
         IpAddr::V4(ip) => (ip.octets().to_vec(), RT_SCOPE_HOST),
@@ -125,20 +125,20 @@ fn addressed(ip: IpAddr) -> Vec<u8> {
     attribute(&mut message, IFA_ADDRESS, &bytes);
     attribute(&mut message, IFA_RT_PRIORITY, &METRIC.to_ne_bytes());
     if ip.is_ipv6() {
-        // Preferred for no time, valid for ever, and two times that the kernel sets.
+        // Deprecated at once, valid for ever, and two times that the kernel sets.
         let lifetimes = [0, u32::MAX, 0, 0].map(u32::to_ne_bytes).concat();
         attribute(&mut message, IFA_CACHEINFO, &lifetimes);
     }
     message
 }
 
-/// `AF_INET` or `AF_INET6`, which netlink has in one byte.
+/// `AF_INET` or `AF_INET6` as netlink's single byte.
 fn family(ip: IpAddr) -> u8 {
     let family = if ip.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     u8::try_from(family.as_raw()).expect("2 or 10")
 }
 
-/// All attributes here are of whole words, so none needs padding.
+/// Appends an attribute. All attributes here are whole words, so none needs padding.
 fn attribute(message: &mut Vec<u8>, kind: u16, value: &[u8]) {
     let length = u16::try_from(ATTRIBUTE + value.len()).expect("a few bytes");
     message.extend(length.to_ne_bytes());
@@ -146,19 +146,19 @@ fn attribute(message: &mut Vec<u8>, kind: u16, value: &[u8]) {
     message.extend(value);
 }
 
-/// Sends a request to the kernel, and returns the messages of its answer.
+/// Sends a request to the kernel, and returns the messages of its response.
 fn ask(kind: u16, flags: u16, request: &[u8]) -> io::Result<Vec<Vec<u8>>> {
     let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, None)?;
     let mut message = Vec::new();
     message.extend(u32::try_from(HEADER + request.len()).expect("a few bytes").to_ne_bytes());
     message.extend(kind.to_ne_bytes());
     message.extend((flags | NLM_F_REQUEST).to_ne_bytes());
-    // The number of the request and of the socket, which has no other.
+    // The sequence number and the port ID: the socket sends only this request.
     message.extend([0; 8]);
     message.extend(request);
     send(&socket, &message, SendFlags::empty())?;
     let mut answers = Vec::new();
-    // The kernel answers a list in parts of at most this.
+    // The kernel returns a list in parts of at most this size.
     let mut part = vec![0; 32 * 1024];
     loop {
         let (length, _) = recv(&socket, &mut part[..], RecvFlags::empty())?;
@@ -180,7 +180,7 @@ fn ask(kind: u16, flags: u16, request: &[u8]) -> io::Result<Vec<Vec<u8>>> {
     }
 }
 
-/// Takes a message or an attribute from the front of what is left: its kind and its body. Each begins on a whole word.
+/// Takes a message or an attribute, as kind and body, from the front of `rest`. Each begins at a whole word.
 fn next<'a>(
     rest: &mut &'a [u8],
     header: usize,
@@ -197,7 +197,7 @@ fn number(bytes: &[u8], at: usize) -> Option<u32> {
     bytes.get(at..at + 4)?.try_into().ok().map(u32::from_ne_bytes)
 }
 
-/// Reads `ifaddrmsg` and its attributes.
+/// Reads an `ifaddrmsg` and its attributes.
 fn read(message: &[u8]) -> Option<Address> {
     let interface = number(message, 4)?;
     let (mut address, mut local, mut metric) = (None, None, 0);
@@ -208,7 +208,7 @@ fn read(message: &[u8]) -> Option<Address> {
     }) {
         match kind {
             IFA_ADDRESS => address = ip(body),
-            // With a peer, the other one is the peer's.
+            // If the interface has a peer, `IFA_ADDRESS` is the peer's address.
             IFA_LOCAL => local = ip(body),
             IFA_RT_PRIORITY => metric = number(body, 0)?,
             _ => {}
@@ -243,7 +243,7 @@ mod tests {
         }
     }
 
-    /// Every network has this, and a list is for everybody.
+    /// Every network namespace has loopback, and listing needs no privilege.
     #[test]
     fn loopback_is_found_and_is_not_ours() {
         assert_eq!(find([127, 0, 0, 1].into()).expect("the kernel answers"), Presence::Others);

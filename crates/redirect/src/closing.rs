@@ -5,23 +5,21 @@ use std::fmt;
 use super::plan::Plan;
 use super::{Error, State, Tool, first_edition, privileges};
 
-/// Why the redirect is not installed, and what that means for pods.
+/// Reason why the redirect is not installed, and the consequence for pods.
 #[derive(Debug, thiserror::Error)]
 #[error("the redirect cannot be installed: {why}. {pods}")]
 pub struct NotInstalled {
-    /// What stands in the way.
     pub why: Error,
-    /// What pods can do meanwhile.
     pub pods: Pods,
 }
 
-/// What pods can do while the redirect is not installed.
+/// Whether pods reach the metadata server while the redirect is not installed.
 #[derive(Debug)]
 pub enum Pods {
-    /// They cannot reach the metadata server, by rules of this tool.
+    /// This tool's rules close the metadata server to pods.
     Closed(Tool),
-    /// They reach the metadata server itself, unless there are rules of an earlier redirect. The closing rules could not be
-    /// installed for this reason.
+    /// Pods reach the metadata server itself, unless there are rules of an earlier redirect. The error is the reason why the
+    /// closing rules could not be installed.
     Open(Error),
 }
 
@@ -42,7 +40,7 @@ impl fmt::Display for Pods {
     }
 }
 
-/// Installs the first of these plans that can be, unless one stands already. `preferred`: the tool to try first.
+/// Puts the first of these plans into force that is installed already or that a tool accepts. `preferred` is tried first.
 pub(super) async fn close(why: Error, plans: &[Plan], preferred: Option<Tool>) -> NotInstalled {
     let pods = install_first(plans, preferred).await.map_or_else(Pods::Open, Pods::Closed);
     NotInstalled { why, pods }
@@ -57,7 +55,7 @@ async fn install_first(plans: &[Plan], preferred: Option<Tool>) -> Result<Tool, 
                 return Ok(tool);
             }
             if !plan.guards_loopback() && first_edition::needs_guard(&[tool]).await {
-                // The rules that go were its guard.
+                // Without the earlier rules, loopback has no guard.
                 first_edition::stop_routing_loopback();
             }
             match tool.install(plan).await {
@@ -69,7 +67,7 @@ async fn install_first(plans: &[Plan], preferred: Option<Tool>) -> Result<Tool, 
     Err(failure)
 }
 
-/// Whether one of these plans stands.
+/// Whether one of these plans is installed.
 pub(super) async fn is_closed(plans: &[Plan], preferred: Option<Tool>) -> bool {
     for tool in Tool::all_usable(preferred).await {
         for plan in plans {

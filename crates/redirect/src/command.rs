@@ -5,25 +5,23 @@ use std::future::Future;
 use super::{Error, Keeper, NotInstalled, Redirect, State, remove};
 use prometheus::IntCounter;
 
-/// What to do with the redirect rules.
+/// The command's action on the rules.
 #[derive(Debug)]
 pub enum Command {
-    /// Install them.
     Install(Redirect),
-    /// Install them, and restore them whenever they change, until stopped.
+    /// Install the rules, and restore them whenever they change, until stopped.
     Keep(Redirect),
-    /// Print what would be installed.
+    /// Print the input of the tool, without changing anything.
     Print(Redirect),
-    /// Remove all of them.
+    /// Remove the rules of all redirects.
     Remove,
-    /// Check whether they are installed.
+    /// Check whether the rules are installed.
     Check(Redirect),
 }
 
-/// Why a command failed.
+/// Reason why a command failed.
 #[derive(Debug, thiserror::Error)]
 pub enum CommandError {
-    /// The redirect could not be installed.
     #[error(transparent)]
     NotInstalled(#[from] NotInstalled),
     /// The rules could not be read or removed.
@@ -33,7 +31,8 @@ pub enum CommandError {
 
 /// Runs the command and reports on standard output. Returns whether the rules are as requested.
 ///
-/// `once_installed` runs beside [`Command::Keep`], from when the rules are installed. It counts dropped packets in `dropped`.
+/// [`Command::Keep`] counts dropped packets in `dropped`, and runs `once_installed` concurrently when the rules are
+/// installed.
 pub async fn run<F: Future<Output = ()>>(
     command: Command,
     dropped: IntCounter,
@@ -76,7 +75,7 @@ async fn keep<F: Future<Output = ()>>(
     tokio::join!(keeper.run(), then);
 }
 
-/// Prints what is wrong and what to do.
+/// Prints the state and advice. Returns whether the redirect is installed.
 async fn report(redirect: &Redirect) -> Result<bool, Error> {
     let state = redirect.state().await?;
     let what = match &state {

@@ -1,16 +1,17 @@
-//! Dataplanes that may bypass netfilter, known by the marks that they leave.
+//! Detects dataplanes that may bypass netfilter, by their traces on the node.
 //!
-//! No rule sees the packets that they take past it, so none can close them or count them. eBPF and tc send a packet from the
-//! pod's interface to the uplink before any hook of netfilter. The hook `egress` of the uplink does not help: the kernel
-//! skips it for packets that tc redirected (`nf_skip_egress`). Filters of tc would come after those of the dataplane, or in
-//! their way. So a mark is only a hint; a pod can find out: `check`, or on each node the canary (`check --interval`).
+//! No rule sees packets that bypass netfilter, so none can block or count them. eBPF and tc send a packet from the pod's
+//! interface to the uplink before any hook of netfilter. The hook `egress` of the uplink does not help: the kernel skips it
+//! for packets that tc redirected (`nf_skip_egress`). Our own filters of tc would come after those of the dataplane, or
+//! interfere with them. So a trace is only a hint. A test from a pod is certain: `check`, or the canary on each node
+//! (`check --interval`).
 
 use std::path::Path;
 
-/// Cilium's own interface, with any of its settings.
+/// Cilium's own interface. It exists with any settings.
 const CILIUM: &str = "/sys/class/net/cilium_host";
 
-/// Why these rules may have no effect on this node, and what to do. `None` if nothing points to it.
+/// Reason why the rules may have no effect on this node, with advice. `None` if there is no sign of it.
 pub(super) fn doubt() -> Option<&'static str> {
     Path::new(CILIUM).exists().then_some(
         "this node's network is Cilium's. With eBPF host routing ('cilium-dbg status': Host: BPF), pods' packets bypass \

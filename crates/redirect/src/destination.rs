@@ -1,25 +1,24 @@
-//! [`Destination`]: where pods' requests are sent.
+//! [`Destination`]: the addresses that pods' requests are sent to.
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 
-/// The IPv4 address of the metadata server.
 pub const METADATA_V4: Ipv4Addr = Ipv4Addr::new(169, 254, 169, 254);
 
-/// The address of the metadata server on machines with IPv6.
+/// The server's address on machines with IPv6.
 pub const METADATA_V6: Ipv6Addr = Ipv6Addr::new(0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254);
 
 /// The port of k8s-metadata-proxy. Below 1024, so that no unprivileged process can take it.
 const PORT: u16 = 988;
 
-/// The addresses of the proxy on a node: beside those of the metadata server, in networks that no machine or pod has. The first
-/// is what GKE gives its own proxies.
+/// The addresses of the proxy on a node. They are next to those of the metadata server, in networks that no machine or pod
+/// uses. GKE gives the first to its own proxies.
 pub const PROXY: [SocketAddr; 2] = [
     SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::new(169, 254, 169, 252), PORT)),
     SocketAddr::V6(SocketAddrV6::new(Ipv6Addr::new(0xfd20, 0xce, 0, 0, 0, 0, 0, 0x252), PORT, 0, 0)),
 ];
 
-/// The addresses that the proxy listens on: one of an IP version or one of each.
+/// The addresses that the proxy listens on: at least one, and at most one of each IP version.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Destination {
     v4: Option<SocketAddrV4>,
@@ -27,7 +26,7 @@ pub struct Destination {
 }
 
 impl Destination {
-    /// `None` if there is no address, or a second one of an IP version.
+    /// `None` if there is no address, or more than one of an IP version.
     pub fn new(addrs: &[SocketAddr]) -> Option<Self> {
         let v4: Vec<_> =
             addrs.iter().filter_map(|addr| if let SocketAddr::V4(addr) = addr { Some(*addr) } else { None }).collect();
@@ -44,20 +43,19 @@ impl Destination {
         Self::new(&[first(true), first(false)].into_iter().flatten().collect::<Vec<_>>())
     }
 
-    /// The addresses.
     pub fn addrs(&self) -> impl Iterator<Item = SocketAddr> {
         self.v4.map(SocketAddr::V4).into_iter().chain(self.v6.map(SocketAddr::V6))
     }
 
-    /// The same without IPv6 on a node that has none.
+    /// Without the IPv6 address on a node that has no IPv6, unless it is the only one.
     pub(super) fn on_this_node(&self) -> Self {
         let v6 = self.v6.filter(|_| self.v4.is_none() || has_ipv6());
         Self { v6, ..self.clone() }
     }
 }
 
-/// Whether an address is one that the redirect adds to the node: a link-local one, or one of the metadata server's network for
-/// IPv6, where nobody else's are. Any other has to be there.
+/// Whether the redirect adds this address to the node. It adds link-local IPv4 addresses, and IPv6 addresses of the metadata
+/// server's network, which nobody else uses. Any other address must exist already.
 pub fn is_added(ip: IpAddr) -> bool {
     match ip {
         IpAddr::V4(ip) => ip.is_link_local() && ip != METADATA_V4,
@@ -65,17 +63,18 @@ pub fn is_added(ip: IpAddr) -> bool {
     }
 }
 
-/// Whether this network can serve pods by IPv6: it has an address for other machines.
+/// Whether this network namespace can serve pods over IPv6: it has an address that other machines can reach.
 pub fn has_ipv6() -> bool {
     has_global(&fs::read_to_string("/proc/net/if_inet6").unwrap_or_default())
 }
 
-/// Whether the kernel has IPv6, so that this network may get such an address.
+/// Whether the kernel has IPv6, so that this network namespace may get such an address.
 pub fn may_have_ipv6() -> bool {
     fs::exists("/proc/net/if_inet6").unwrap_or(false)
 }
 
-/// Each line has an address, the interface's number, the length of the prefix, the scope (00: global), flags, and its name.
+/// Each line has an address, the interface's index, the prefix length, the scope (00: global), flags, and the interface's
+/// name.
 fn has_global(addresses: &str) -> bool {
     addresses
         .lines()

@@ -1,31 +1,30 @@
-//! [`Drops`]: what the bound on new connections dropped, as a metric and in the log.
+//! [`Drops`]: counts and logs packets that the bound on new connections dropped.
 
 use prometheus::IntCounter;
 
 use super::Redirect;
 
-/// Checks from one log message to the next while packets are dropped. At an interval of 30 s: 5 minutes.
+/// Number of checks from one log message to the next while packets are dropped. With checks every 30 s: 5 minutes.
 const CHECKS_PER_MESSAGE: u32 = 10;
 
-/// Follows the kernel's counter, which begins at 0 whenever the rules are installed.
+/// Follows the kernel's counter, which restarts at 0 whenever the rules are installed.
 #[derive(Debug)]
 pub(super) struct Drops {
     total: IntCounter,
     /// The kernel's count at the last check, in packets.
     seen: u64,
-    /// Packets that no message has mentioned.
+    /// Dropped packets that no log message has included yet.
     unlogged: u64,
-    /// Checks until the next message.
+    /// Checks until the next log message may come.
     quiet: u32,
 }
 
 impl Drops {
-    /// Adds to this counter.
     pub(super) fn new(total: IntCounter) -> Self {
         Self { total, seen: 0, unlogged: 0, quiet: 0 }
     }
 
-    /// Reads the kernel's counter, counts what is new, and logs it.
+    /// Reads the kernel's counter, and counts and logs new drops.
     pub(super) async fn check(&mut self, redirect: &Redirect) {
         let Ok(Some(now)) = redirect.dropped().await else { return };
         if let Some(packets) = self.count(now) {
@@ -37,14 +36,14 @@ impl Drops {
         }
     }
 
-    /// Forgets the kernel's count, after rules were installed.
+    /// Takes the kernel's current count as the new start, after rules were installed.
     pub(super) async fn restart(&mut self, redirect: &Redirect) {
         self.seen = redirect.dropped().await.ok().flatten().unwrap_or(0);
     }
 
-    /// Counts what is new. Returns the packets to log, if a message is due.
+    /// Counts the new drops. Returns the number to log, if a message is due.
     fn count(&mut self, now: u64) -> Option<u64> {
-        // Rules that somebody else installed begin at 0 too.
+        // A smaller count means that another process has installed the rules anew.
         let new = now.checked_sub(self.seen).unwrap_or(now);
         self.seen = now;
         self.total.inc_by(new);

@@ -1,20 +1,19 @@
-//! [`Error`]: why a redirect cannot be installed, read or removed.
+//! [`Error`]: a redirect that cannot be installed, read or removed.
 //!
-//! Each message says what to change.
+//! Each message contains advice.
 
 use std::io;
 use std::net::IpAddr;
 
-/// Why the rules could not be read or changed.
+/// Reason why the rules could not be read or changed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// No usable tool.
     #[error(
         "neither nft nor iptables-restore is usable (not on PATH, not supported by the kernel, or iptables-legacy without \
          CAP_NET_RAW); run this on the node, or in an image that contains nftables"
     )]
     NoTool,
-    /// This process lacks the capability.
+    /// This process lacks `CAP_NET_ADMIN`.
     #[error(
         "CAP_NET_ADMIN is missing; run this as root, or in a container with runAsUser: 0 and capabilities.add: [NET_ADMIN]"
     )]
@@ -25,21 +24,19 @@ pub enum Error {
          no capability other than NET_ADMIN"
     )]
     LostCapability,
-    /// A tool failed.
     #[error("{tool} failed: {said}")]
     Tool {
-        /// Its name.
         tool: &'static str,
-        /// Its error output.
+        /// The tool's error output in one line, or its exit status.
         said: String,
     },
-    /// Pods cannot be redirected to the proxy's address.
+    /// Pods cannot be redirected to any of these addresses of the proxy.
     #[error(
         "--redirect requires an --addr that pods can be redirected to, such as the default 169.254.169.252:988; an address of \
          loopback or of all interfaces is none, and there are only these: {0}"
     )]
     Address(String),
-    /// Somebody else has the address.
+    /// Another program added the address to this node.
     #[error(
         "this node has the address {0} already, and not from this redirect: Google's own server may listen there. Choose others \
          for --to and for the proxy's --addr (Helm: redirect.addresses), such as 169.254.169.253:988; or, if it is this proxy's, \
@@ -48,13 +45,8 @@ pub enum Error {
     Taken(IpAddr),
     /// An address cannot be added or read.
     #[error("the address {addr} cannot be added to the interface lo: {error}")]
-    NoAddress {
-        /// The address.
-        addr: IpAddr,
-        /// The operating system's error.
-        error: io::Error,
-    },
-    /// The addresses cannot be taken away.
+    NoAddress { addr: IpAddr, error: io::Error },
+    /// The addresses cannot be removed.
     #[error("the proxy's addresses cannot be taken away from the interface lo: {0}")]
     Addresses(io::Error),
 }

@@ -1,12 +1,13 @@
-//! What the redirect's first edition left on a node, until it is removed or the node starts again.
+//! Traces of the redirect's first edition on a node, which stay until the redirect is removed or the node restarts.
 //!
-//! It sent pods to 127.0.0.1, for which it turned the sysctl `route_localnet` on, and it guarded loopback in its place:
-//! without a guard, a neighbour reaches what listens on loopback (CVE-2020-8558). Its rules have a mark if it was the one that
-//! turned the sysctl on. A redirect that replaces it keeps the mark and the guard. The sysctl stays on, because connections of
-//! pods to the earlier proxy end without it; `redirect remove` turns it off, or leaves the guard where it cannot.
+//! The first edition sent pods to 127.0.0.1. It turned on the sysctl `route_localnet` for this, and its rules guarded
+//! loopback: without a guard, a neighbour reaches servers on loopback (CVE-2020-8558). Its rules have a mark if it was the
+//! first edition that turned the sysctl on. A redirect that replaces it keeps the mark and the guard. The sysctl stays on,
+//! because pods' connections to the earlier proxy would break without it. `redirect remove` turns it off, or leaves the
+//! guard where it cannot.
 //!
-//! The earlier redirect is replaced when somebody listens where pods are sent now: in a rolling update, the redirect is there
-//! before the proxy.
+//! The earlier redirect is replaced when a proxy listens on the new address: in a rolling update, the new redirect starts
+//! before the new proxy.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -19,22 +20,22 @@ use super::{Destination, Tool, iptables, nft};
 
 const SYSCTL: &str = "/proc/sys/net/ipv4/conf/all/route_localnet";
 
-/// Time between two tries to reach a proxy at the new address, and the number of tries until the rules are looked at again.
+/// Time between two attempts to connect to the new address, and number of attempts before the rules are listed again.
 const PAUSE: Duration = Duration::from_millis(100);
 const TRIES: usize = 50;
 
-/// Names of the mark in rules of nft and of iptables, an empty chain each.
+/// The mark in the rules of nft and of iptables: an empty chain of this name.
 const MARKS: [&str; 2] = [nft::OPENED_LOOPBACK, iptables::OPENED_LOOPBACK];
 
-/// How both tools list rules that send pods to loopback.
+/// Text by which a rule that sends pods to loopback is recognised in the listings of both tools.
 const TO_LOOPBACK: [&str; 2] = ["dnat ip to 127.", "--to-destination 127."];
 
-/// Whether the first edition turned the sysctl on, and rules of these tools have to guard loopback.
+/// Whether the rules have to guard loopback: the sysctl is on, and one of these tools has the first edition's mark.
 pub(super) async fn needs_guard(tools: &[Tool]) -> bool {
     fs::read_to_string(SYSCTL).is_ok_and(|value| value.trim() == "1") && is_any(tools, &MARKS).await
 }
 
-/// Returns whether that succeeded. `/proc/sys` is read-only in containers.
+/// Turns the sysctl off. Returns whether that succeeded: `/proc/sys` is read-only in containers.
 pub(super) fn stop_routing_loopback() -> bool {
     fs::write(SYSCTL, "0").is_ok()
 }
@@ -46,8 +47,8 @@ pub(super) fn say_that_loopback_stays_guarded() {
     );
 }
 
-/// Waits until somebody listens where pods are sent now, for as long as the first edition's rules stand: a proxy that does not
-/// start is not to cut pods off from the one before it.
+/// Waits until a proxy listens on the new address, for as long as the first edition's rules are in force. A new proxy that
+/// does not start must not cut pods off from the earlier one.
 pub(super) async fn wait_for_successor(tools: &[Tool], to: &Destination) {
     let Some(addr) = to.addrs().find(SocketAddr::is_ipv4) else { return };
     let mut is_said = false;
@@ -64,7 +65,7 @@ pub(super) async fn wait_for_successor(tools: &[Tool], to: &Destination) {
     }
 }
 
-/// Whether the rules of one of these tools have any of these words.
+/// Whether the rules of one of these tools contain one of these texts.
 async fn is_any(tools: &[Tool], words: &[&str]) -> bool {
     for tool in tools {
         if let Ok(Some(listing)) = tool.listing().await

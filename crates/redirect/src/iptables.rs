@@ -1,8 +1,8 @@
-//! The rules for iptables, for systems without nftables: chains of our own in the tables `mangle`, `filter` and `nat`,
+//! The rules for iptables, for systems without nftables: our own chains in the tables `mangle`, `filter` and `nat`,
 //! and a jump to each at the start of the kernel's chain.
 //!
 //! Each table is replaced atomically, but not all together. `nat` is replaced last, so that spoofed packets are dropped and
-//! bypasses are blocked in between.
+//! bypasses are blocked meanwhile.
 
 use std::fmt::Write;
 
@@ -40,7 +40,7 @@ impl Family {
         }
     }
 
-    /// IPv6 is left out on machines without it, which have no bypass by IPv6.
+    /// Without IPv6 on machines that do not have it: they have no bypass over IPv6 either.
     fn all() -> impl Iterator<Item = Self> {
         let has_v6 = std::path::Path::new("/proc/net/if_inet6").exists();
         [Self::V4, Self::V6].into_iter().filter(move |family| *family == Self::V4 || has_v6)
@@ -60,7 +60,7 @@ pub(super) async fn install(plan: &Plan) -> Result<(), Error> {
     change(&[], Some(plan)).await
 }
 
-/// Has the tools check the rules.
+/// Lets the tools check the rules, without installing them.
 pub(super) async fn try_out(plan: &Plan) -> Result<(), Error> {
     change(&["--test"], Some(plan)).await
 }
@@ -106,7 +106,7 @@ pub(super) async fn state(plan: &Plan) -> Result<State, Error> {
     })
 }
 
-/// The chain of the kernel in which a rule of others comes before a jump of ours.
+/// The kernel's chain in which another program's rule precedes one of our jumps, if any.
 fn is_preceded(table: &str) -> Option<&'static str> {
     let chains = [Hook::Prerouting, Hook::Forward, Hook::Input, Hook::Output, Hook::Postrouting].map(hook);
     chains.into_iter().find(|chain| {
@@ -130,7 +130,7 @@ pub(super) async fn listing() -> Result<Option<String>, Error> {
 pub(super) async fn dropped() -> Result<Option<u64>, Error> {
     let mut dropped = None;
     for family in Family::all() {
-        // Without this table there is no bound by this IP version.
+        // Without this table, this IP version has no bound.
         let listing = process::run(family.save(), &["-c", "-t", table_of(Name::Bound)], "").await.unwrap_or_default();
         if let Some(packets) = dropped_in(&listing) {
             dropped = Some(dropped.unwrap_or(0) + packets);
@@ -139,7 +139,7 @@ pub(super) async fn dropped() -> Result<Option<u64>, Error> {
     Ok(dropped)
 }
 
-/// A rule begins with the packets and bytes that matched: `[12:720] -A CHAIN`.
+/// A rule's line begins with the number of packets and bytes that matched: `[12:720] -A CHAIN`.
 fn dropped_in(listing: &str) -> Option<u64> {
     let rule = format!("] -A {} ", name(Name::Bound));
     let line = listing.lines().find(|line| line.contains(&rule) && line.ends_with("-j DROP"))?;
@@ -157,7 +157,7 @@ async fn saved(family: Family) -> Result<Vec<Saved>, Error> {
     let mut saved = Vec::new();
     for table in TABLES {
         let text = process::run(family.save(), &["-t", table], "").await;
-        // What the others lack shows when rules are put into them.
+        // A kernel may lack the other tables for IPv6. If rules need them, the restore fails with the tool's error.
         let text = if family == Family::V6 && table != "filter" { text.unwrap_or_default() } else { text? };
         saved.push(Saved { table, text });
     }
@@ -168,7 +168,7 @@ async fn restore(family: Family, flags: &[&str], text: &str) -> Result<(), Error
     if text.is_empty() {
         return Ok(());
     }
-    // Keep other programs' rules, and wait for other programs that change rules.
+    // Keep other programs' rules, and wait up to 5 s for other programs that change rules.
     let flags = [&["--noflush", "--wait", "5"], flags].concat();
     process::run(family.restore(), &flags, text).await.map(drop)
 }
@@ -221,7 +221,7 @@ pub(super) fn text(plan: &Plan) -> String {
     sections.collect()
 }
 
-/// Whether a family has the chain. In IPv6 there are those with rules of its own, and always the bypass chain.
+/// Whether a family has the chain. IPv6 has the chains with rules for IPv6, and always the bypass chain.
 fn has_chain(family: Family, chain: &Chain) -> bool {
     family == Family::V4 || chain.name == Name::Bypass || chain.rules.iter().any(Rule::is_v6)
 }
@@ -238,8 +238,7 @@ fn is_jump(line: &str) -> bool {
 
 fn table_of(name: Name) -> &'static str {
     match name {
-        // Before `nat`. The match `rpfilter` is allowed here and in `raw`. What leaves: not in `filter`, which ends with the
-        // first rule that accepts a packet.
+        // Precedes `nat`. The match `rpfilter` is allowed here and in `raw`. `filter` has no chain after routing.
         Name::Spoof | Name::Bound | Name::Leaving => "mangle",
         Name::Redirect => "nat",
         Name::Bypass | Name::Guard => "filter",
@@ -299,7 +298,7 @@ fn condition(when: &When) -> String {
         When::Spoofed => "-m rpfilter --invert".to_owned(),
         When::RoutedBack => "-m rpfilter".to_owned(),
         When::New => "-m conntrack --ctstate NEW".to_owned(),
-        // The kernel keeps the table of a name with its settings for as long as a rule uses it, so the name has the rate.
+        // The kernel keeps a named table and its settings for as long as a rule uses it, so the name contains the rate.
         When::Above(above) => format!(
             "-m hashlimit --hashlimit-above {rate}/sec --hashlimit-burst {} --hashlimit-mode srcip --hashlimit-name \
              gce-md-{rate} --hashlimit-htable-max {SOURCES} --hashlimit-htable-expire {}",

@@ -1,4 +1,4 @@
-//! [`Keeper`]: checks the rules, restores them, and tries again where they cannot be installed.
+//! [`Keeper`]: checks the rules, restores them, and tries again if they cannot be installed.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -10,30 +10,30 @@ use super::drops::Drops;
 use super::{Error, NotInstalled, Pods, Redirect, State, Tool};
 use prometheus::IntCounter;
 
-/// Interval to check the rules. If something flushes them (such as a firewall reload), the node is exposed
-/// for as long.
+/// Interval between checks of the rules. If something flushes them, such as a firewall reload, the node is exposed for up to
+/// this time.
 pub const CHECK_INTERVAL: Duration = Duration::from_secs(30);
 
-/// Interval to try again while the redirect cannot be installed. Pods have no metadata for as long.
+/// Interval between attempts while the redirect cannot be installed. Pods have no metadata meanwhile.
 const RETRY_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Keeps a redirect installed.
 #[derive(Debug)]
 pub struct Keeper {
     redirect: Redirect,
-    /// Why it is not installed. `None` if it is.
+    /// Reason why the redirect is not installed. `None` if it is.
     trouble: Option<Trouble>,
     drops: Drops,
     installed: Arc<Notify>,
     standing: Arc<Standing>,
 }
 
-/// What others are told of a kept redirect.
+/// State of a kept redirect, for other parts of the program.
 #[derive(Debug, Default)]
 pub struct Standing(Mutex<Option<String>>);
 
 impl Standing {
-    /// Why it is not installed. `None` if it is, as of the last check.
+    /// Reason why the redirect is not installed. `None` if it is, as of the last check.
     pub fn trouble(&self) -> Option<String> {
         self.lock().clone()
     }
@@ -48,22 +48,22 @@ impl Standing {
     }
 }
 
-/// Why a redirect is not installed.
+/// Reason why a redirect is not installed.
 #[derive(Debug)]
 struct Trouble {
     logged: String,
-    /// No rule could be installed.
+    /// Whether pods are open, because not even the closing rules could be installed.
     is_open: bool,
 }
 
 impl Keeper {
-    /// A keeper of a redirect that was just installed. Registers its metric.
+    /// A keeper of a redirect that was just installed. Counts dropped packets in `dropped`.
     pub fn of_installed(redirect: Redirect, dropped: IntCounter) -> Self {
         let (drops, installed, standing) = (Drops::new(dropped), Arc::default(), Arc::default());
         Self { redirect, trouble: None, drops, installed, standing }
     }
 
-    /// Installs a redirect, or logs why that is impossible. Registers its metric.
+    /// Installs a redirect, or logs the error. Counts dropped packets in `dropped`.
     pub async fn begin(redirect: Redirect, dropped: IntCounter) -> Self {
         let mut keeper = Self::of_installed(redirect, dropped);
         match keeper.redirect.install().await {

@@ -7,46 +7,48 @@
 //! node's own packets do not. There are six chains:
 //!
 //! - *spoof*, before the redirect, only if requested: drops packets for the metadata server that arrive on an interface
-//!   other than the one that routes to their source, except on an uplink, so that no pod can use another's address.
+//!   other than the one that routes to their source, except on an uplink, so that no pod can use another pod's address.
 //! - *bound*, before the redirect, unless it is off: drops new connections of a source address beyond a rate. A flood by
-//!   one pod then costs the proxy nothing, and other pods have rates of their own. The rate is far above what honest pods
-//!   need, also when all of them start at once.
+//!   one pod then costs the proxy nothing, and each other pod has its own rate. The rate is far above the needs of honest
+//!   pods, even when all of them start at once.
 //! - *redirect*, before routing: sends TCP to port 80 of 169.254.169.254 and `fd20:ce::254` to the proxy, except packets
 //!   received on an uplink, the interface on the node's own route to the metadata server. No pod is behind an uplink, and a
 //!   neighbour that used the node as a router would get the node's tokens.
 //! - *bypass*, on forwarding: resets all other TCP to or from the metadata server, except DNS. This covers
-//!   HTTPS on 443, ports 8081 and 8083, any port that Google may open later, the same by IPv6, and connections opened
+//!   HTTPS on 443, ports 8081 and 8083, any port that Google may open later, the same over IPv6, and connections opened
 //!   before the redirect. (A destination is rewritten only for the first packet of a
 //!   connection. Deleting conntrack entries would need another tool and be racy. Redirected packets are never
 //!   forwarded, so any forwarded packet is wrong.) If *redirect* is lost, *bypass* still blocks pods
 //!   from the server.
-//! - *leaving*, after routing: drops what must not leave the node for the metadata server, whatever other rules did with it
-//!   before: what is not the node's own and came past *bypass*, and what was meant for the server's port 80 and goes to
-//!   somebody else, which would answer in its name. No row of the attack book (`docs/redirect.md`) depends on whose rules
-//!   come first.
+//! - *leaving*, after routing: drops two kinds of packets, whatever other programs' rules did with them before. Packets to
+//!   or from the metadata server that are not the node's own and passed *bypass*; and packets of connections to the
+//!   server's port 80 that go to another server, which would answer in its name. With this chain, no row of the attack book
+//!   (`docs/redirect.md`) depends on whose rules come first.
 //! - *guard*, on input: only redirected pods and the node itself can reach the proxy. A packet counts as redirected if
 //!   conntrack's original destination is the metadata server. A rewritten destination alone is not enough: kube-proxy
 //!   rewrites destinations too, and a Service may have the proxy's address as its endpoint.
 //!
-//! In a pod ([`Mode::Sidecar`]) all packets are the pod's own. The proxy's packets are identified by its user
-//! ID, as in service meshes. There is no *bound*: one source address has no other to protect from it.
+//! In a pod ([`Mode::Sidecar`]) all packets are the pod's own, so *redirect* and *bypass* are on output, and there are no
+//! other chains. The proxy's packets are identified by its user ID, as in service meshes. *bound* would protect nobody: all
+//! packets have the same source address.
 //!
 //! The rules stay when the proxy exits. Until it is back, pods' connections are refused, and no pod gets the
 //! node's tokens from the server itself.
 //!
 //! # Destination
 //!
-//! Pods are redirected to addresses of the proxy's own, 169.254.169.252 and `fd20:ce::252`, which the redirect adds to the
-//! node's interface `lo` (`addresses.rs`). Neither is routed from another machine, and the guard closes both to all but
-//! redirected pods. An address of loopback would need the sysctl `route_localnet`, which opens the node's loopback to its
-//! neighbours, and does not exist for IPv6 (`first_edition.rs` is about nodes that had it). An address of the node's network
-//! is possible, but is open to the network without the rules. `redirect to :port` would use the address of the receiving
-//! interface, and Calico's interfaces have none. In a pod, both ends are in one network, and the address is one of loopback.
+//! Pods are redirected to dedicated addresses, 169.254.169.252 and `fd20:ce::252`, which the redirect adds to the node's
+//! interface `lo` (`addresses.rs`). Other machines have no route to them, and the guard closes both to all but redirected
+//! pods. A loopback address would need the sysctl `route_localnet`, which opens the node's loopback to its neighbours, and
+//! does not exist for IPv6 (`first_edition.rs` handles nodes where it was used). An address of the node's network is
+//! possible, but is open to that network without the rules. `redirect to :port` would use the address of the receiving
+//! interface, and Calico's interfaces have none. In a pod, both ends are in one network namespace, and the address is a
+//! loopback address.
 //!
 //! # How the rules are installed
 //!
 //! With the system's tools, `nft` or else `iptables-restore`. Their input is readable text, which can be
-//! printed (`--dry-run`) and compared with the output of `nft list ruleset`. The alternatives were evaluated:
+//! printed (`--dry-run`) and compared with the output of `nft list ruleset`. These alternatives were evaluated:
 //! the `nftables` crate runs `nft` too, but with JSON, which people cannot review in `--dry-run` and iptables cannot share;
 //! rustables is under the GPL and needs libclang, nftnl is C, netlink-bindings and netlink-packet-netfilter
 //! would require compiling rules to the kernel's bytecode here, and iptables has no interface other than its
@@ -61,17 +63,17 @@
 //!
 //! # Where they cannot be installed
 //!
-//! The redirect may be impossible where it runs: somebody else has the proxy's address, or the tool refuses a rule. Pods must
-//! not reach the server meanwhile. So [`Redirect::install`] tries a list of plans, from the whole one to the barest (`plan.rs`):
-//! without the bound on new connections, which is still a redirect ([`State::Unbounded`]); bypass with leaving, guard or both;
-//! bypass alone. Without the redirect the bypass chain also resets port 80. What could not be installed and what that means for
-//! pods is one error, [`NotInstalled`]; [`Keeper`] tries again.
+//! The redirect may be impossible on a node: another program has the proxy's address, or the tool refuses a rule. Pods must
+//! not reach the server meanwhile. So [`Redirect::install`] tries a list of plans, from the whole one to the barest
+//! (`plan.rs`): without the bound on new connections, which is still a redirect ([`State::Unbounded`]); bypass with leaving,
+//! guard or both; bypass alone. Without the redirect, the bypass chain also resets port 80. One error, [`NotInstalled`],
+//! contains the reason and the consequence for pods. [`Keeper`] tries again.
 //!
 //! # Limitations
 //!
 //! Pods with `hostNetwork: true` use the node's network and reach the server directly. Networks that bypass
-//! netfilter (GKE Dataplane V2, Cilium with eBPF host routing) ignore these rules, and netfilter cannot notice it
-//! (`dataplane.rs`); `gce-metadata-proxy check` in a pod detects this, and the canary does so on each node.
+//! netfilter (GKE Dataplane V2, Cilium with eBPF host routing) ignore these rules, and netfilter cannot detect this
+//! (`dataplane.rs`). `gce-metadata-proxy check` in a pod detects it, and so does the canary on each node.
 
 mod addresses;
 mod closing;
@@ -110,7 +112,7 @@ pub use tool::Tool;
 use addresses::Presence;
 use plan::Plan;
 
-/// When to try again to replace an earlier redirect, before pods are closed.
+/// Pause before the second attempt to replace an earlier redirect. Pods are not closed before that has failed too.
 const SECOND_TRY: Duration = Duration::from_secs(1);
 
 /// User ID of the proxy in a sidecar: in the image, and in the manifests in `deploy/sidecar`. Packets of this
@@ -121,23 +123,21 @@ pub const SIDECAR_UID: u32 = 61_988;
 /// A redirect to install.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Redirect {
-    /// What it does.
     pub settings: Settings,
     /// The tool to use, or `None` for the first that works.
     pub tool: Option<Tool>,
 }
 
-/// What the redirect does.
+/// The rules' behaviour, regardless of the tool.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
     /// The packets to redirect.
     pub mode: Mode,
     /// The addresses that the proxy listens on.
     pub to: Destination,
-    /// Whether the proxy shares addresses that somebody else gave to the node. Otherwise such an address is taken: pods could be
-    /// sent to another server.
+    /// Whether the proxy may use addresses that another program gave to the node. Otherwise such an address is refused
+    /// ([`Error::Taken`]), because pods could be sent to another server.
     pub is_shared: bool,
-    /// What it lets pass.
     pub opened: Opened,
 }
 
@@ -146,24 +146,23 @@ pub struct Settings {
 pub enum Mode {
     /// Packets of all pods on this node, except pods in the node's own network.
     DaemonSet {
-        /// Interfaces that receive no packets of pods. `None` to detect the uplink to the metadata server.
+        /// Interfaces that receive no packets from pods. `None` to detect the uplinks to the metadata server.
         uplinks: Option<Vec<String>>,
     },
     /// Packets of this pod, except the proxy's own.
     Sidecar {
-        /// The user ID of the proxy. Nothing else in the pod may run as it.
+        /// The user ID of the proxy. Nothing else in the pod may run as this user.
         proxy_uid: u32,
     },
 }
 
-/// What the redirect lets pass.
+/// Packets that the redirect lets pass.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Opened {
-    /// Routes to the metadata server.
     pub routes: Routes,
-    /// Whether to drop packets whose source is not routed back by the interface that they came in by.
+    /// Whether to drop packets that arrive on an interface other than the one that routes to their source.
     pub drop_spoofed: bool,
-    /// New connections of each source address. `None` if they are not bounded, as in a sidecar in any case.
+    /// Maximum rate of new connections of each source address. `None` for no bound. Ignored in a sidecar, which has none.
     pub max_new_connections: Option<Rate>,
 }
 
@@ -173,7 +172,7 @@ impl Default for Opened {
     }
 }
 
-/// Routes to the metadata server that bypass the proxy and stay open. DNS always does.
+/// Routes to the metadata server that bypass the proxy and stay open. DNS always stays open.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Routes {
     /// TCP ports of 169.254.169.254.
@@ -193,8 +192,8 @@ impl Routes {
 }
 
 impl Redirect {
-    /// Installs a redirect of this node's pods to the first of these addresses that pods can be sent to, of each IP version. This
-    /// process listens there. Where that is impossible, closes the metadata server to pods.
+    /// Installs a redirect of this node's pods to the addresses that this process listens on: of each IP version, the first
+    /// that pods can be sent to. If that is impossible, closes the metadata server to pods.
     pub async fn install_to_first(addrs: &[SocketAddr], opened: Opened) -> Result<Self, NotInstalled> {
         let mode = Mode::DaemonSet { uplinks: None };
         let Some(to) = Destination::first_of(addrs) else {
@@ -205,13 +204,13 @@ impl Redirect {
         redirect.install().await.map(|_| redirect)
     }
 
-    /// Installs the rules, replacing an earlier redirect. Returns the tool used. Where the bound on new connections is refused,
-    /// installs the redirect without it. Where that is impossible too, closes the metadata server to pods.
+    /// Installs the rules, replacing an earlier redirect. Returns the tool used. If the bound on new connections is refused,
+    /// installs the redirect without it. If that is impossible too, closes the metadata server to pods.
     pub async fn install(&self) -> Result<Tool, NotInstalled> {
         let plan = self.plan_to_install().await;
         let mut outcome = self.install_or_find(&plan).await;
         if matches!(outcome, Err(Error::Tool { .. })) && !matches!(self.state().await, Ok(State::Absent)) {
-            // An earlier redirect may stand, and is not to be replaced because a tool failed for a moment.
+            // An earlier redirect may be in force. A brief failure of a tool must not replace it with the closing rules.
             sleep(SECOND_TRY).await;
             outcome = self.install_or_find(&plan).await;
         }
@@ -231,7 +230,7 @@ impl Redirect {
         }
     }
 
-    /// Installs the rules. What stands already, as after a restart, does although a tool fails now.
+    /// Installs the rules. If that fails, but they are installed already, as after a restart, that is a success.
     async fn install_or_find(&self, plan: &Plan) -> Result<Tool, Error> {
         match self.install_whole(plan).await {
             Err(why) if !self.stands(plan).await => Err(why),
@@ -255,7 +254,7 @@ impl Redirect {
             first_edition::wait_for_successor(&tools, &self.to()).await;
         }
         tool.install(plan).await?;
-        // What an earlier redirect led to.
+        // Addresses of an earlier redirect.
         if let Err(error) = addresses::remove_except(&self.to().addrs().map(|to| to.ip()).collect::<Vec<_>>()) {
             tracing::warn!(%error, "cannot take away addresses of an earlier redirect from the interface lo");
         }
@@ -268,12 +267,12 @@ impl Redirect {
         Ok(tool)
     }
 
-    /// Where pods are sent on this node.
+    /// The addresses that pods are sent to on this node.
     fn to(&self) -> Destination {
         self.settings.to.on_this_node()
     }
 
-    /// The addresses that this redirect adds.
+    /// The addresses that this redirect adds to `lo`.
     fn added(&self) -> impl Iterator<Item = IpAddr> {
         let is_node = matches!(self.settings.mode, Mode::DaemonSet { .. });
         let to: Vec<_> = self.to().addrs().map(|to| to.ip()).collect();
@@ -290,7 +289,7 @@ impl Redirect {
         Ok(())
     }
 
-    /// Fails if somebody else has an address.
+    /// Fails if another program added the address, unless it may be shared.
     fn presence(&self, addr: IpAddr) -> Result<Presence, Error> {
         match addresses::find(addr).map_err(|error| Error::NoAddress { addr, error })? {
             Presence::Others if !self.settings.is_shared => Err(Error::Taken(addr)),
@@ -298,7 +297,7 @@ impl Redirect {
         }
     }
 
-    /// What is wrong with the addresses that pods are sent to.
+    /// The first fault of the addresses that pods are sent to, if any.
     fn wrong_address(&self) -> Option<String> {
         self.added().find_map(|addr| match self.presence(addr) {
             Ok(Presence::Absent) => Some(format!("the address {addr} is missing from the interface lo")),
@@ -321,7 +320,7 @@ impl Redirect {
         let plan = self.plan_after(&[tool]).await;
         let mut state = tool.state(&plan).await?;
         if matches!(state, State::Differs(_)) && tool.state(&Plan::loopback_alone()).await? == State::Installed {
-            // What `remove` leaves of a first edition.
+            // `remove` leaves these rules where it cannot undo the first edition.
             state = State::Absent;
         }
         if state != State::Installed
@@ -345,7 +344,7 @@ impl Redirect {
         })
     }
 
-    /// The state where this tool has no rules: another one's may be in force.
+    /// The state if this tool has no rules. The other tool's may be in force.
     async fn by_other_tool(tool: Tool, plan: &Plan) -> Result<State, Error> {
         let Some(other) = tool.other().if_usable().await else { return Ok(State::Absent) };
         let of_other = |what| State::Differs(format!("it was installed with {other}, {what}; these flags use {tool}"));
@@ -370,12 +369,12 @@ impl Redirect {
         }
     }
 
-    /// Why the rules may have no effect although they are installed, and what to do.
+    /// Reason why the rules may have no effect although they are installed, with advice.
     pub fn doubt(&self) -> Option<&'static str> {
         if matches!(self.settings.mode, Mode::DaemonSet { .. }) { dataplane::doubt() } else { None }
     }
 
-    /// Why [`install`](Redirect::install) would fail. Changes nothing.
+    /// The error with which [`install`](Redirect::install) would fail now. Changes nothing.
     pub async fn obstacle(&self) -> Option<Error> {
         let plan = self.plan_to_install().await;
         let refusal = self.refusal(&plan).await?;
@@ -385,7 +384,7 @@ impl Redirect {
         }
     }
 
-    /// Why the bound on new connections would be left out. Changes nothing.
+    /// The error because of which the bound on new connections would be left out. Changes nothing.
     pub async fn obstacle_to_bound(&self) -> Option<Error> {
         self.refusal(&self.plan_to_install().await).await
     }
@@ -407,13 +406,13 @@ impl Redirect {
         }
     }
 
-    /// The rules for a node where the first edition may have been.
+    /// The rules to install. They guard loopback if either tool has the first edition's mark.
     async fn plan_to_install(&self) -> Plan {
         let tools = Tool::all_usable(self.tool).await;
         self.plan_after(&tools).await
     }
 
-    /// The rules where those of these tools stand.
+    /// The rules that replace those of these tools.
     async fn plan_after(&self, tools: &[Tool]) -> Plan {
         let uplinks = match &self.settings.mode {
             Mode::DaemonSet { uplinks: Some(named) } => named.clone(),
@@ -430,14 +429,14 @@ impl Redirect {
     }
 }
 
-/// Removes all redirects, regardless of the tool and settings they were installed with, and the addresses that they added. Returns
-/// the tools used.
+/// Removes all redirects, regardless of the tool and settings they were installed with, and the addresses that they added.
+/// Returns the tools used.
 pub async fn remove() -> Result<Vec<Tool>, Error> {
     privileges::check()?;
     let mut used = Vec::new();
     for tool in [Tool::Nft, Tool::Iptables] {
         if let Some(tool) = tool.if_usable().await {
-            // Must precede removal of the rules, which guard loopback.
+            // Routing to loopback must stop before the rules that guard it are removed.
             if first_edition::needs_guard(&[tool]).await && !first_edition::stop_routing_loopback() {
                 first_edition::say_that_loopback_stays_guarded();
                 tool.install(&Plan::loopback_alone()).await?;

@@ -1,4 +1,4 @@
-//! The rules for nftables: one table of our own, replaced atomically.
+//! The rules for nftables: our own table, replaced atomically.
 
 use std::fmt::Write;
 
@@ -11,7 +11,7 @@ const TABLE: &str = "inet gce_metadata_proxy";
 /// An empty chain, which marks that the first edition enabled the kernel's loopback routing.
 pub(super) const OPENED_LOOPBACK: &str = "opened_loopback";
 
-/// The sources of new connections by IPv4 and by IPv6, with the number that each has left.
+/// Name and type of the sets that count new connections by source, of IPv4 and of IPv6.
 const NEW_CONNECTIONS: [(&str, &str); 2] = [("new_connections", "ipv4_addr"), ("new_connections_v6", "ipv6_addr")];
 
 /// Whether `nft` is installed and the kernel supports nftables.
@@ -23,7 +23,7 @@ pub(super) async fn install(plan: &Plan) -> Result<(), Error> {
     process::run("nft", &["-f", "-"], &ruleset(plan)).await.map(drop)
 }
 
-/// Has the kernel check the rules.
+/// Lets the kernel check the rules, without installing them.
 pub(super) async fn try_out(plan: &Plan) -> Result<(), Error> {
     process::run("nft", &["-c", "-f", "-"], &ruleset(plan)).await.map(drop)
 }
@@ -48,7 +48,7 @@ pub(super) async fn dropped() -> Result<Option<u64>, Error> {
     Ok(listing().await?.as_deref().and_then(dropped_in))
 }
 
-/// Only the bound has counters.
+/// Sums up all counters. Only the bound has any.
 fn dropped_in(listing: &str) -> Option<u64> {
     let packets = |rest: &str| rest.split(' ').next()?.parse::<u64>().ok();
     listing
@@ -59,26 +59,26 @@ fn dropped_in(listing: &str) -> Option<u64> {
         .filter(|_| listing.contains(" counter "))
 }
 
-/// The sets of sources that the bound needs.
+/// Name and type of the sets that the bound needs.
 fn sets(plan: &Plan) -> impl Iterator<Item = (&'static str, &'static str)> {
     let rules = || plan.chains.iter().filter(|chain| chain.name == Name::Bound).flat_map(|chain| &chain.rules);
     let is_used = move |is_v6| rules().any(|rule| !rule.is_either() && rule.is_v6() == is_v6);
     [false, true].into_iter().filter(move |is_v6| is_used(*is_v6)).map(set)
 }
 
-/// The set of sources of an IP version.
+/// Name and type of the set of an IP version.
 fn set(is_v6: bool) -> (&'static str, &'static str) {
     NEW_CONNECTIONS[usize::from(is_v6)]
 }
 
-/// The table with its contents. `None` if it does not exist.
+/// The table with its rules and their handles. `None` if it does not exist.
 pub(super) async fn listing() -> Result<Option<String>, Error> {
     let tables = process::run("nft", &["list", "tables"], "").await?;
     if !tables.lines().any(|line| line.trim() == format!("table {TABLE}")) {
         return Ok(None);
     }
     let list = format!("list table {TABLE}\n");
-    // Without the sources of connections, which may be many.
+    // `-t`: without the elements of the sets, of which there may be many.
     match process::run("nft", &["-a", "-t", "-f", "-"], &list).await {
         // nft before 0.9.2 does not know `-t`.
         Err(_) => process::run("nft", &["-a", "-f", "-"], &list).await.map(Some),
@@ -86,7 +86,7 @@ pub(super) async fn listing() -> Result<Option<String>, Error> {
     }
 }
 
-/// The whole transaction.
+/// The transaction that replaces the table.
 pub(super) fn ruleset(plan: &Plan) -> String {
     let mut text = format!("add table {TABLE}\ndelete table {TABLE}\ntable {TABLE} {{\n");
     for (set, kind) in sets(plan) {
@@ -121,9 +121,9 @@ fn name(name: Name) -> &'static str {
     }
 }
 
-/// The type, hook and priority of a chain. Ten before the usual priority: of two rules that rewrite a
-/// destination the first applies, and kube-proxy's have the usual priority. Spoofed packets and floods are dropped before the
-/// destination is rewritten.
+/// The type, hook and priority of a chain. Priorities are at least ten before the usual ones, which kube-proxy uses: of two
+/// rules that rewrite a destination, the first applies. Spoofed packets and floods are dropped before the destination is
+/// rewritten.
 fn hook(chain: &Chain) -> String {
     let hook = match chain.hook {
         Hook::Prerouting => "prerouting",
@@ -136,7 +136,7 @@ fn hook(chain: &Chain) -> String {
         Name::Spoof => ("filter", -120),
         Name::Bound => ("filter", -115),
         Name::Redirect => ("nat", -110),
-        // Before the source is rewritten, which has 100.
+        // After routing: before the source is rewritten, at 100.
         Name::Bypass | Name::Leaving | Name::Guard => ("filter", -10),
     };
     format!("type {kind} hook {hook} priority {priority}; policy accept;")
@@ -159,7 +159,7 @@ fn family(is_v6: bool) -> &'static str {
     if is_v6 { "ip6" } else { "ip" }
 }
 
-/// `is_v6`: whether the condition is one of a rule for IPv6.
+/// `is_v6`: whether the condition's rule is for IPv6.
 fn condition(when: &When, is_v6: bool) -> String {
     match when {
         When::From(interface) => format!("iifname \"{interface}\""),

@@ -16,21 +16,22 @@ const DNS: u16 = 53;
 
 const HTTP: u16 = 80;
 
-/// Source addresses whose new connections are counted at once. More than a node has pods, because a pod on a bridge can use
-/// any address of the bridge's network. If there are more, nft lets them pass, and iptables drops them.
+/// Maximum number of source addresses whose new connections are counted. More than a node has pods, because a pod on a
+/// bridge can use any address of the bridge's network. Connections of further addresses pass with nft, and are dropped with
+/// iptables.
 pub(super) const SOURCES: u32 = 16_384;
 
-/// How long a source address is remembered after its last new connection, in seconds. No shorter than a burst takes to be
-/// earned again; otherwise a source would gain by a pause.
+/// Time that a source address is remembered after its last new connection, in seconds. At least the time in which a whole
+/// burst is earned again; otherwise a source would gain by a pause.
 pub(super) const SOURCE_SECONDS: u32 = 60;
 
 /// The rules to install.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Plan {
-    /// In the order in which they are installed.
+    /// In the order of installation.
     pub(super) chains: Vec<Chain>,
-    /// Whether the bound on new connections is left out because the tool refused it. It distinguishes these rules from those of
-    /// a redirect without a bound, and from those whose bound was deleted.
+    /// Whether the bound on new connections is left out because the tool refused it. This changes the fingerprint, which
+    /// distinguishes these rules from those of a redirect without a bound, and from rules whose bound was deleted.
     is_bound_refused: bool,
 }
 
@@ -44,19 +45,20 @@ impl Plan {
         let chains = match settings.mode {
             Mode::DaemonSet { .. } => {
                 let bound = settings.opened.max_new_connections.map(|rate| bound(rate, &to, uplinks));
-                // iptables tries the chain that was installed last first: spoofed packets are dropped before the bound.
+                // With iptables, the chain that is installed last comes first. So spoofed packets are dropped before the
+                // bound.
                 let others = [
                     Chain { name: Name::Spoof, hook: Hook::Prerouting, rules: drop_spoofed(settings, &to, uplinks) },
                     Chain { name: Name::Redirect, hook: Hook::Prerouting, rules: redirect_pods(&to, uplinks) },
                     bypass,
                     leaving(&settings.opened.routes),
-                    // Of all addresses: the proxy listens there, too, if a route to the server stays open.
+                    // All addresses, because the proxy listens on each, even if a route to the server stays open.
                     guard(&settings.to.addrs().collect::<Vec<_>>()),
                 ];
                 bound.into_iter().chain(others).collect()
             }
-            // No bound: all packets have the pod's own address, so a flood by one container would only lock out the others, and
-            // the proxy that it would spare is the pod's own.
+            // No bound: all packets have the pod's own address, so a flood by one container would only lock out the others.
+            // And the proxy that is flooded is the pod's own.
             Mode::Sidecar { proxy_uid } => {
                 let redirect = std::iter::once(leave_proxy(proxy_uid)).chain(to.into_iter().map(send_to)).collect();
                 vec![Chain { name: Name::Redirect, hook: Hook::Output, rules: redirect }, bypass]
@@ -65,7 +67,7 @@ impl Plan {
         Self { chains, is_bound_refused: false }
     }
 
-    /// This plan for a tool that refuses the bound on new connections. `None` if it has no bound.
+    /// This plan without the bound on new connections, for a tool that refuses it. `None` if there is no bound.
     pub(super) fn without_bound(&self) -> Option<Self> {
         let (bound, chains): (Vec<Chain>, _) = self.chains.iter().cloned().partition(|chain| chain.name == Name::Bound);
         (!bound.is_empty()).then_some(Self { chains, is_bound_refused: true })
@@ -77,8 +79,8 @@ impl Plan {
         self.chains.iter().any(|chain| chain.name == Name::Bound)
     }
 
-    /// The plans that close the metadata server to pods without a redirect, from the best to the barest. The guard is left out
-    /// where it is the one that cannot be installed, and where there is no address to guard.
+    /// The plans that close the metadata server to pods without a redirect, from the best to the barest. Some have no guard,
+    /// in case it is the chain that cannot be installed. None has one if there is no address to guard.
     pub(super) fn closing(mode: &Mode, opened: &Opened, to: Option<&Destination>) -> Vec<Self> {
         let to = to.filter(|_| matches!(mode, Mode::DaemonSet { .. }));
         let guard = to.map(|to| guard(&to.addrs().collect::<Vec<_>>()));
@@ -91,12 +93,12 @@ impl Plan {
         let chains = || std::iter::once(bypass(mode, opened)).chain(leaving.clone());
         let guarded = guard.clone().map(|guard| of(chains().chain([guard]).collect()));
         let unguarded = leaving.is_some().then(|| of(chains().collect()));
-        // Where `ip6tables` has no table for the chain after routing.
+        // For an `ip6tables` without the table of the chain after routing.
         let without_leaving = guard.map(|guard| of(vec![bypass(mode, opened), guard]));
         guarded.into_iter().chain(unguarded).chain(without_leaving).chain([barest]).collect()
     }
 
-    /// This plan for a node on which the first edition turned `route_localnet` on. The same if the plan has no guard.
+    /// This plan for a node where the first edition turned on `route_localnet`. Unchanged if it has no guard.
     pub(super) fn guarding_loopback(mut self) -> Self {
         for chain in self.chains.iter_mut().filter(|chain| chain.name == Name::Guard) {
             chain.rules.extend(guard_loopback());
@@ -104,14 +106,14 @@ impl Plan {
         self
     }
 
-    /// The guard of loopback alone.
+    /// Only the guard of loopback.
     pub(super) fn loopback_alone() -> Self {
         let from_node = Rule { when: vec![When::From("lo".to_owned())], then: Then::Leave, why: FROM_NODE };
         let rules = std::iter::once(from_node).chain(guard_loopback()).collect();
         Self { chains: vec![Chain { name: Name::Guard, hook: Hook::Input, rules }], is_bound_refused: false }
     }
 
-    /// Whether the kernel may route packets to loopback while these rules stand.
+    /// Whether these rules guard loopback, so that the kernel may route packets to it.
     pub(super) fn guards_loopback(&self) -> bool {
         self.chains.iter().flat_map(|chain| &chain.rules).any(|rule| rule.when.contains(&When::To(LOOPBACK)))
     }
@@ -133,8 +135,8 @@ impl Plan {
     }
 }
 
-/// The proxy tells pods apart by their source addresses. The chain is there without rules if it is off, so that it replaces an
-/// earlier one.
+/// The proxy distinguishes pods by their source addresses. If this is off, the chain is installed without rules, so that it
+/// replaces an earlier one.
 fn drop_spoofed(settings: &Settings, to: &[SocketAddr], uplinks: &[String]) -> Vec<Rule> {
     if !settings.opened.drop_spoofed {
         return Vec::new();
@@ -147,9 +149,10 @@ fn drop_spoofed(settings: &Settings, to: &[SocketAddr], uplinks: &[String]) -> V
     leave_outside(uplinks).chain(spoofed).collect()
 }
 
-/// Drops what a source sends beyond the rate, before the connection exists for conntrack or the proxy. Dropped, not reset: the
-/// kernel of an honest client tries again after a second, and a flood gets no answers. Only sources that are routed back are
-/// counted. Otherwise a pod that sends from random addresses could fill the table of sources; it opens no connection anyway.
+/// Drops new connections of a source beyond the rate, before conntrack or the proxy knows them. They are dropped, not reset:
+/// the kernel of an honest client tries again after a second, and a flood gets no responses. Only sources that are routed
+/// back to the same interface are counted. Otherwise a pod that sends from random addresses, which opens no connection
+/// anyway, could fill the table of sources.
 fn bound(rate: Rate, to: &[SocketAddr], uplinks: &[String]) -> Chain {
     let excess = to.iter().map(|to| Rule {
         when: vec![When::To(server(*to)), When::Port(HTTP), When::New, When::RoutedBack, When::Above(rate)],
@@ -184,14 +187,14 @@ fn send_to(to: SocketAddr) -> Rule {
     }
 }
 
-/// Packets of the proxy in a sidecar.
+/// Lets packets of the proxy in a sidecar pass.
 fn leave_proxy(uid: u32) -> Rule {
     Rule { when: vec![When::Uid(uid)], then: Then::Leave, why: "from the proxy itself" }
 }
 
-/// Redirected packets do not reach this chain: those of a node are not forwarded, and those of a pod already
-/// have another destination. So any packet to the metadata server bypasses the proxy, by another port or on a
-/// connection opened before the redirect; or there is no redirect.
+/// Redirected packets do not match in this chain: on a node they are not forwarded, and in a pod they already have another
+/// destination. So any packet to the metadata server bypasses the proxy, by another port or on a connection opened before
+/// the redirect; or there is no redirect.
 fn bypass(mode: &Mode, opened: &Opened) -> Chain {
     let (hook, rules) = match *mode {
         Mode::DaemonSet { .. } => (Hook::Forward, close(&opened.routes, true)),
@@ -234,12 +237,13 @@ fn close(open: &Routes, answers_too: bool) -> Vec<Rule> {
     rules
 }
 
-/// The last place that a packet passes, after every decision of others. Some packets of pods do not pass where *bypass* is: those
-/// that IPVS or `dup` sends, which count as the node's own, and those whose header changes after it, by a source route. With
-/// iptables, a rule of others that accepts a packet before ours is the last one of its table, but not of this one.
+/// This is the last hook that a packet passes, after all other programs' rules. Some packets of pods do not pass *bypass*:
+/// those that IPVS or `dup` sends, which count as the node's own, and those whose header changes after it, by a source
+/// route. And with iptables, another program's rule that accepts a packet before *bypass* ends the table `filter`, but not
+/// the table of this chain.
 ///
-/// A destination is rewritten once, by the first rule that matches. If that is not the redirect, a stranger would answer pods, or the
-/// proxy, in the metadata server's name: such a connection leads nowhere.
+/// A destination is rewritten once, by the first rule that matches. If that is not the redirect, another server would answer
+/// pods, or the proxy, in the metadata server's name. Packets of such a connection are dropped.
 fn leaving(open: &Routes) -> Chain {
     let v4 = std::iter::once(DNS).chain(open.ports.iter().copied()).collect();
     let rules = leaving_for(SERVER_V4, v4).into_iter();
@@ -247,7 +251,7 @@ fn leaving(open: &Routes) -> Chain {
     Chain { name: Name::Leaving, hook: Hook::Postrouting, rules: rules.chain(v6.into_iter().flatten()).collect() }
 }
 
-/// The node's own packets to the server leave, and those from it do not come here.
+/// The node's own packets to the server may leave. Packets from the server to the node do not pass this hook.
 fn leaving_for(server: Hosts, ports: Vec<u16>) -> [Rule; 3] {
     [
         Rule {
@@ -277,8 +281,9 @@ fn guard(to: &[SocketAddr]) -> Chain {
     Chain { name: Name::Guard, hook: Hook::Input, rules }
 }
 
-/// An address that the redirect added leads to the proxy alone. Otherwise it would lead to what listens on all addresses of the
-/// node, past rules of others that know the node's other addresses.
+/// At an address that the redirect added, only redirected pods and the node reach any port. Otherwise servers that listen on
+/// all of the node's addresses could be reached there, past other programs' rules, which know only the node's other
+/// addresses.
 fn guard_proxy(to: SocketAddr) -> Rule {
     let to_proxy = When::To(Hosts { addr: to.ip(), prefix: if to.is_ipv4() { 32 } else { 128 } });
     if destination::is_added(to.ip()) {
@@ -287,8 +292,8 @@ fn guard_proxy(to: SocketAddr) -> Rule {
     Rule { when: vec![to_proxy, When::Port(to.port())], then: Then::Drop, why: "nobody else reaches the proxy" }
 }
 
-/// kube-proxy, which also needs `route_localnet`, guards loopback with the same three rules. They follow the guard of the proxy:
-/// a Service whose endpoint is the proxy's address would open it to the network.
+/// kube-proxy, which also needs `route_localnet`, guards loopback with the same three rules. They come after the guard of
+/// the proxy. Otherwise a Service whose endpoint is the proxy's address would open it to the network.
 fn guard_loopback() -> [Rule; 3] {
     [
         Rule { when: vec![When::Established], then: Then::Leave, why: "answers to the node itself" },

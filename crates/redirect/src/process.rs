@@ -1,6 +1,6 @@
-//! Starts `nft` and `iptables` and reads what they write.
+//! Runs `nft` and `iptables` and returns their output.
 //!
-//! Their input is passed on standard input, and never through a shell.
+//! Rules are passed on standard input, and never through a shell.
 
 use std::io;
 use std::path::PathBuf;
@@ -13,8 +13,8 @@ use tokio::time::timeout;
 
 use super::Error;
 
-/// Timeout of a tool. Tools wait for each other's and the kernel's locks, which took 5 s on a machine that
-/// was busy removing namespaces.
+/// Timeout of a tool. Tools wait for each other's locks and for the kernel's, which took 5 s on a machine that was busy with
+/// the removal of namespaces.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Whether a tool is on `PATH`.
@@ -23,7 +23,7 @@ pub(super) fn exists(tool: &str) -> bool {
     std::env::split_paths(&path).map(|folder| folder.join(tool)).any(|file: PathBuf| file.is_file())
 }
 
-/// Runs a tool with this on its standard input, and returns what it wrote.
+/// Runs a tool with `input` on its standard input, and returns its standard output.
 pub(super) async fn run(tool: &'static str, args: &[&str], input: &str) -> Result<String, Error> {
     let failed = |error: io::Error| Error::Tool { tool, said: error.to_string() };
     let mut child = Command::new(tool)
@@ -36,7 +36,7 @@ pub(super) async fn run(tool: &'static str, args: &[&str], input: &str) -> Resul
         .map_err(failed)?;
     let mut stdin = child.stdin.take().expect("piped");
     let talk = async {
-        // A tool that fails immediately does not read its input. Its own error matters more.
+        // A tool that fails immediately does not read its input. Its own error says more than this one.
         let _ = stdin.write_all(input.as_bytes()).await;
         drop(stdin);
         child.wait_with_output().await

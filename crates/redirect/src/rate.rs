@@ -2,19 +2,19 @@
 
 use std::num::NonZeroU32;
 
-/// How many connections one source address may open, in connections per second, after a burst.
+/// Maximum rate at which one source address may open connections, after a burst.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rate(NonZeroU32);
 
 impl Rate {
-    /// Far above what honest pods need: a pod that opens a connection for each token, in a herd of retries, opens some hundred
-    /// at once and then waits. A flood opens tens of thousands a second.
+    /// Far above the needs of honest pods: a pod that opens a connection for each token opens a few hundred at once in a
+    /// herd of retries, and then waits. A flood opens tens of thousands per second.
     pub const DEFAULT: Self = Self(NonZeroU32::new(500).expect("not 0"));
 
     /// The largest rate, in connections per second. The kernel's `hashlimit` allows bursts of up to a million packets.
     pub const MAX: u32 = 100_000;
 
-    /// Seconds at this rate that may come at once.
+    /// Size of a burst, in seconds at this rate.
     const BURST: u32 = 10;
 
     /// A rate in connections per second. `None` if it is 0 or more than [`MAX`](Self::MAX).
@@ -22,12 +22,11 @@ impl Rate {
         NonZeroU32::new(per_second).filter(|rate| rate.get() <= Self::MAX).map(Self)
     }
 
-    /// Connections per second.
     pub fn per_second(self) -> u32 {
         self.0.get()
     }
 
-    /// Connections that may come at once.
+    /// Maximum number of connections at once.
     pub fn burst(self) -> u32 {
         self.per_second() * Self::BURST
     }

@@ -1,4 +1,4 @@
-//! The words that rules are made of: [`Chain`], [`Rule`], [`When`], [`Then`].
+//! The types of rules: [`Chain`], [`Rule`], [`When`], [`Then`].
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -16,7 +16,7 @@ pub(super) struct Chain {
 /// The purpose of a chain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Name {
-    /// Drops what pods send from addresses that are not theirs.
+    /// Drops packets of pods from addresses that are not their own.
     Spoof,
     /// Drops new connections of a pod that opens too many.
     Bound,
@@ -24,9 +24,9 @@ pub(super) enum Name {
     Redirect,
     /// Blocks all other routes to the metadata server.
     Bypass,
-    /// Drops what other rules let past the others: nothing of pods leaves for the metadata server, however it came there.
+    /// Drops packets of pods that other programs' rules let past the other chains: none leaves for the metadata server.
     Leaving,
-    /// Allows only redirected pods and the node to use what the redirect opens.
+    /// Allows only redirected pods and the node to use the addresses that the redirect opens.
     Guard,
 }
 
@@ -49,7 +49,6 @@ pub(super) struct Rule {
     pub(super) why: &'static str,
 }
 
-/// A condition.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum When {
     /// The packet was received on this interface.
@@ -68,36 +67,36 @@ pub(super) enum When {
     Redirected(Hosts),
     /// The packet's destination was rewritten, from any address.
     Rewritten,
-    /// The packet leaves the node on a connection that was opened to port 80 of this address, and goes to somebody else.
+    /// The packet leaves the node on a connection that was opened to port 80 of this address, and goes to another server.
     Diverted(Hosts),
-    /// The packet's source is no address of the node.
+    /// The packet's source is not an address of the node.
     Foreign,
-    /// The packet is not a reset. Those that [`Then::Reset`] makes bear the address of the other side.
+    /// The packet is not a reset. Resets by [`Then::Reset`] have the other side's address as their source.
     NoReset,
     /// The packet belongs to an established connection.
     Established,
-    /// The packet's source is not reached by the interface that the packet was received on.
+    /// The packet's source is not routed to the interface that the packet was received on.
     Spoofed,
-    /// The packet's source is reached by that interface.
+    /// The packet's source is routed to that interface.
     RoutedBack,
     /// The packet opens a connection.
     New,
-    /// There were more such packets from the packet's source address. Counts the packet, so it is the last condition.
+    /// Packets from the same source that meet the conditions before exceed this rate. Counts the packet, so it is the last
+    /// condition.
     Above(Rate),
 }
 
-/// What to do with a packet.
+/// The action on a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Then {
     /// Leave it to other chains.
     Leave,
-    /// Send it to the proxy.
+    /// Rewrite its destination to this address of the proxy.
     SendTo(SocketAddr),
     /// Reset its connection, so that the client notices immediately and opens another.
     Reset,
-    /// Drop it.
     Drop,
-    /// Drop it, and count it where the tool lists the rule.
+    /// Drop it, and count it in the tool's listing of the rule.
     DropCounted,
 }
 
@@ -109,12 +108,12 @@ pub(super) struct Hosts {
 }
 
 impl Rule {
-    /// Whether it matches only IPv6.
+    /// Whether the rule matches only IPv6.
     pub(super) fn is_v6(&self) -> bool {
         self.hosts().any(Hosts::is_v6)
     }
 
-    /// Whether it matches both IP versions, because it contains no address.
+    /// Whether the rule matches both IP versions, because it contains no address.
     pub(super) fn is_either(&self) -> bool {
         self.hosts().next().is_none()
     }

@@ -1,6 +1,6 @@
-//! [`State`]: what of the rules is installed.
+//! [`State`]: the installed rules, compared with a plan.
 
-/// State of the installed rules.
+/// Result of the comparison.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum State {
     /// Installed exactly as requested.
@@ -11,7 +11,7 @@ pub enum State {
     Closed,
     /// Not installed.
     Absent,
-    /// Different, with a description.
+    /// Other rules than requested, with a description of the difference.
     Differs(String),
 }
 

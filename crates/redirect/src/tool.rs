@@ -59,7 +59,7 @@ impl Tool {
         }
     }
 
-    /// Has the tool and the kernel check the rules, without installing them.
+    /// Lets the tool and the kernel check the rules, without installing them.
     pub(super) async fn try_out(self, plan: &Plan) -> Result<(), Error> {
         match self {
             Self::Nft => nft::try_out(plan).await,
@@ -89,7 +89,7 @@ impl Tool {
         }
     }
 
-    /// Our rules that are installed. `None` if there are none.
+    /// Our installed rules. `None` if there are none.
     pub(super) async fn listing(self) -> Result<Option<String>, Error> {
         match self {
             Self::Nft => nft::listing().await,

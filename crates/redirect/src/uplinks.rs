@@ -1,5 +1,5 @@
-//! Finds the interface on the node's route to the metadata server. Packets received on it come from outside
-//! the node.
+//! Finds the uplinks: the interfaces on the node's routes to the metadata server. Packets received on them come from
+//! outside the node.
 
 use std::fs;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -10,10 +10,10 @@ use super::destination::{METADATA_V4, METADATA_V6};
 const ROUTES: &str = "/proc/net/route";
 const ROUTES_V6: &str = "/proc/net/ipv6_route";
 
-/// A route that leads nowhere (`RTF_REJECT`).
+/// Flag of a route that rejects packets (`RTF_REJECT`).
 const REJECTS: u32 = 0x200;
 
-/// The interfaces with the most specific route to an address of the metadata server. Empty if there is no route.
+/// The interfaces with the most specific route to an address of the metadata server. Empty if there is none.
 pub(super) fn find() -> Vec<String> {
     let read = |path| fs::read_to_string(path).unwrap_or_default();
     let mut found = in_table(&read(ROUTES), METADATA_V4);
@@ -46,15 +46,16 @@ fn most_specific<'a>(routes: impl Iterator<Item = (&'a str, u32)>) -> Vec<String
 fn leading_to(line: &str, to: Ipv4Addr) -> Option<(&str, u32)> {
     let mut fields = line.split_whitespace();
     let interface = fields.next()?;
-    // Addresses are printed as they are in memory: the first byte of the address is the last of the number, on
-    // all machines of GCE.
+    // The kernel prints an address in memory order as one number: on all machines of GCE, the address's first byte is the
+    // number's last.
     let mut number = |skip| u32::from_str_radix(fields.nth(skip)?, 16).ok();
     let destination = number(0)?;
     let mask = number(5)?;
     (u32::from_le_bytes(to.octets()) & mask == destination).then_some((interface, mask.count_ones()))
 }
 
-/// The same in IPv6: the destination, its prefix length, six other fields, flags and the interface, in hexadecimal digits.
+/// The same for IPv6. A line has the destination, its prefix length, six other fields, flags, and the interface; numbers are
+/// hexadecimal.
 fn leading_to_v6(line: &str, to: Ipv6Addr) -> Option<(&str, u32)> {
     let fields: Vec<&str> = line.split_whitespace().collect();
     let [destination, length, .., flags, interface] = fields[..] else { return None };
