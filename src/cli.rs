@@ -4,6 +4,7 @@ mod admin;
 mod check;
 mod effect;
 mod federation;
+mod flag;
 mod given;
 mod identity;
 mod identity_doctor;
@@ -28,6 +29,7 @@ use std::net::SocketAddr;
 use clap::{ArgMatches, CommandFactory, Parser, Subcommand};
 
 use crate::config::Config;
+use flag::Flag;
 use given::Mistakes;
 use lenient::Parsed;
 use operator::explain::Question;
@@ -180,9 +182,9 @@ impl Args {
     fn resolve(self, given: &ArgMatches, mistakes: &mut Mistakes) -> Option<Command> {
         let Self { serve, command } = self;
         Some(match command {
-            None => Command::Serve(serve.resolve(given, mistakes)?),
-            Some(Subcommands::Explain(args)) => args.resolve(serve.policy.choice, serve.admin, mistakes)?,
-            Some(Subcommands::Policy(args)) => Command::Ask(args.resolve(serve.policy.choice, mistakes)),
+            None => Command::Serve(serve.config(given, mistakes)?),
+            Some(Subcommands::Explain(args)) => args.resolve(serve.policy, serve.admin, mistakes)?,
+            Some(Subcommands::Policy(args)) => Command::Ask(args.resolve(serve.policy, mistakes)?),
             Some(Subcommands::Redirect(mut args)) => {
                 let log = serve.log.resolve(mistakes);
                 let startup_taint = {
@@ -203,7 +205,7 @@ impl Args {
             #[cfg(feature = "mock")]
             Some(Subcommands::Mock(args)) => Command::Mock(args.resolve(mistakes)?),
             #[cfg(feature = "mock")]
-            Some(Subcommands::Demo(args)) => Command::Demo(serve.resolve(given, mistakes)?, args.traffic),
+            Some(Subcommands::Demo(args)) => Command::Demo(serve.config(given, mistakes)?, args.traffic),
         })
     }
 }

@@ -33,7 +33,7 @@ pub async fn mock(addr: SocketAddr, stop: impl Future<Output = ()>) -> Result<()
 /// Runs a mock metadata server with a proxy in front of it and prints examples, until `stop` resolves. With
 /// `with_traffic`, also sends requests as pods do, and prints the results.
 pub async fn run(config: Config, with_traffic: bool, stop: impl Future<Output = ()>) -> Result<(), Box<dyn Error>> {
-    logging::start(config.log_format, &config.log);
+    logging::start(config.log.0, &config.log.1);
     let mock = Mock::start().await;
     let on = |port| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
     let at = |addr, metrics_addr| Config {

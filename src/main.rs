@@ -114,7 +114,7 @@ fn runtime(threads: usize) -> io::Result<Runtime> {
 /// Serves until a signal starts the drain. A second signal ends the drain early.
 async fn serve(config: Config) -> Outcome<()> {
     let mut signals = Signals::listen()?;
-    logging::start(config.log_format, &config.log);
+    logging::start(config.log.0, &config.log.1);
     logging::limit_panics();
     let mut app = App::bind(config).await?;
     for unknown in cli::unknown_variables() {

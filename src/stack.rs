@@ -18,7 +18,7 @@ use proxy::layers::filter::Decide;
 use proxy::layers::in_flight::{Limit, MakeRoom, SeatedBody};
 use proxy::layers::latency::{TimedBody, Timeline, enter, leave, total, track};
 use proxy::layers::leaves::Leaves;
-use proxy::layers::token_cache::TokenCache;
+use proxy::layers::token_cache::{Audit, TokenCache};
 use proxy::layers::{catch_panic, classify, conceal, filter, hanging, in_flight, rescue};
 use proxy::reply::Body;
 use proxy::server::{Arrival, NewStack, Payload, Remembering, Stack};
@@ -133,7 +133,7 @@ impl Filters {
             discovery: Discovery,
             accounts: shared.accounts.clone(),
             leaves: Arc::clone(&shared.leaves),
-            tokens: TokenCache::new(&shared.tokens, shared.config.audit),
+            tokens: TokenCache::new(&shared.tokens, Audit::from(shared.config.audit)),
         }
     }
 

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use clap::Args;
 use serde::Serialize;
 
+use super::flag::Flag;
 use super::given::{Given, Mistakes};
 use super::repeated::repeated;
 use crate::config;
@@ -24,19 +25,20 @@ repeated! {
     }
 }
 
-impl AdminArgs {
-    pub(super) fn resolve(self, mistakes: &mut Mistakes) -> Option<SocketAddr> {
-        mistakes.value(self.metrics_addr)
+impl Flag for AdminArgs {
+    type Value = SocketAddr;
+
+    fn resolve(self, mistakes: &mut Mistakes) -> Option<SocketAddr> {
+        self.metrics_addr.resolve(mistakes)
     }
 
-    /// The flag that results in this address.
-    pub(super) fn from_addr(addr: SocketAddr) -> Self {
-        Self { metrics_addr: Given::from_value(addr) }
+    fn showing(addr: SocketAddr) -> Self {
+        Self { metrics_addr: Flag::showing(addr) }
     }
 }
 
 impl Default for AdminArgs {
     fn default() -> Self {
-        Self::from_addr(config::METRICS_ADDR)
+        Self::showing(config::METRICS_ADDR)
     }
 }

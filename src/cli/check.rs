@@ -6,6 +6,7 @@ use std::time::Duration;
 use clap::Args;
 
 use super::admin::AdminArgs;
+use super::flag::Flag;
 use super::given::{Given, Mistakes, Syntax};
 use super::redirect::RoutesArgs;
 use super::repeated::Repeated;
@@ -45,7 +46,7 @@ impl CheckArgs {
     pub(super) fn resolve(self, before: AdminArgs, mistakes: &mut Mistakes) -> Option<(Command, SocketAddr)> {
         let admin = self.admin.over(before).resolve(mistakes);
         let node = mistakes.optional(self.node_name);
-        let open = self.open.resolve(mistakes);
+        let open = self.open.resolve(mistakes)?;
         let command = match self.interval {
             Some(interval) => Command::Repeatedly(Canary { interval: mistakes.value(interval)?, node, open }),
             None if self.last => Command::Last,

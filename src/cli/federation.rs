@@ -3,6 +3,7 @@
 use clap::{ArgMatches, Args};
 use serde::Serialize;
 
+use super::flag::Flag;
 use super::given::{Given, Mistakes, Plain, Syntax, value};
 use super::repeated::repeated;
 use super::syntax::{self, Choice, NONE, Switch};
@@ -90,7 +91,7 @@ impl FederationArgs {
         let (sts, iam) = (mistakes.value(self.sts_endpoint), mistakes.value(self.iam_endpoint));
         let (token_audience, google_ca) = (mistakes.optional(self.token_audience), mistakes.optional(self.google_ca));
         let prefetch = mistakes.value(self.prefetch);
-        let bound_tokens = mistakes.switch(self.bound_tokens);
+        let bound_tokens = self.bound_tokens.resolve(mistakes);
         let trust = match (pool, cluster, provider) {
             (Some(pool), Some(cluster), None) => Trust::Pool(pool, cluster),
             (None, None, Some(provider)) => Trust::Provider(provider),
@@ -111,7 +112,15 @@ impl FederationArgs {
             }
         };
         let (token_audience, google_ca) = (token_audience.map(Into::into), google_ca.map(Into::into));
-        Some(Federation { trust, token_audience, sts: sts?, iam: iam?, google_ca, prefetch: prefetch?, bound_tokens })
+        Some(Federation {
+            trust,
+            token_audience,
+            sts: sts?,
+            iam: iam?,
+            google_ca,
+            prefetch: prefetch?,
+            bound_tokens: bound_tokens?,
+        })
     }
 
     /// The flags that result in these settings.

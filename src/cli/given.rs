@@ -19,6 +19,11 @@ pub(super) trait Syntax: Debug + Clone + Send + Sync + 'static {
     /// Parses a value. Returns `None` if it is invalid.
     fn parse(text: &str) -> Option<Self::Value>;
 
+    /// The value of a flag that is set to an empty text. `None` if that is invalid.
+    fn empty() -> Option<Self::Value> {
+        None
+    }
+
     /// Formats a value so that [`parse`](Self::parse) accepts it.
     fn show(value: &Self::Value) -> String;
 }
@@ -93,7 +98,7 @@ impl<S: Syntax> Given<S> {
     }
 }
 
-/// Serializes the text, for [`super::serve::flags`].
+/// Serializes the text, for `/flagz`.
 impl<S: Syntax> Serialize for Given<S> {
     fn serialize<W: Serializer>(&self, serializer: W) -> Result<W::Ok, W::Error> {
         serializer.serialize_str(&self.text)

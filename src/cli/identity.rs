@@ -4,6 +4,7 @@ use clap::Args;
 use serde::Serialize;
 
 use super::federation::{self, FederationArgs};
+use super::flag::Flag;
 use super::given::{Given, Mistakes, Plain};
 use super::repeated::repeated;
 use super::syntax::{self, Choice, Switch};
@@ -116,12 +117,15 @@ repeated! {
     }
 }
 
-impl IdentityArgs {
-    /// `None` if Workload Identity is off, or if there are mistakes.
-    pub(super) fn resolve(self, mistakes: &mut Mistakes) -> Option<Settings> {
-        if !mistakes.switch(self.workload_identity.clone()) {
+impl Flag for IdentityArgs {
+    /// `None` if Workload Identity is off.
+    type Value = Option<Settings>;
+
+    fn resolve(self, mistakes: &mut Mistakes) -> Option<Option<Settings>> {
+        let is_on = self.workload_identity.clone().resolve(mistakes);
+        if is_on != Some(true) {
             self.node.resolve(None, mistakes);
-            return None;
+            return is_on.map(|_| None);
         }
         if !self.federation.says_whose_tokens() {
             mistakes.add(format!(
@@ -130,37 +134,11 @@ impl IdentityArgs {
                 federation::EITHER
             ));
         }
-        self.resolve_anyway("--workload-identity", mistakes)
+        self.resolve_anyway("--workload-identity", mistakes).map(Some)
     }
 
-    /// The settings, even if Workload Identity is off. `None` if there are mistakes. `what` is the flag or command that
-    /// needs them.
-    pub(super) fn resolve_anyway(self, what: &str, mistakes: &mut Mistakes) -> Option<Settings> {
-        let attest = mistakes.value(self.attest);
-        let passthrough = mistakes.list(self.passthrough);
-        let impersonates = mistakes.optional(Some(self.impersonate_node)).unwrap_or(true);
-        let acting = if impersonates { Acting::AsItsNode } else { Acting::AsItself };
-        let host_proc = mistakes.value(self.host_proc);
-        let state_dir = mistakes.optional(self.state_dir).map(Into::into);
-        let own_pod = mistakes.optional(self.handover);
-        let federation = self.federation.resolve(mistakes);
-        if self.node.is_nameless() {
-            mistakes.add(format!("{what} requires --node-name (or NODE_NAME), the name of this node"));
-        }
-        let cluster = self.node.resolve(Some(acting), mistakes);
-        Some(Settings {
-            host_proc: host_proc?.into(),
-            state_dir,
-            attest: attest?,
-            passthrough,
-            federation,
-            own_pod,
-            cluster: cluster?,
-        })
-    }
-
-    /// The flags that result in these settings.
-    pub(super) fn from_settings(settings: Option<&Settings>) -> Self {
+    fn showing(settings: Option<Settings>) -> Self {
+        let settings = settings.as_ref();
         let cluster = settings.map(|settings| &settings.cluster);
         Self {
             workload_identity: Given::from_value(settings.is_some()),
@@ -188,6 +166,34 @@ impl IdentityArgs {
                 .unwrap_or_default(),
             federation: FederationArgs::from_settings(settings),
         }
+    }
+}
+
+impl IdentityArgs {
+    /// The settings, even if Workload Identity is off. `None` if there are mistakes. `what` is the flag or command that
+    /// needs them.
+    pub(super) fn resolve_anyway(self, what: &str, mistakes: &mut Mistakes) -> Option<Settings> {
+        let attest = mistakes.value(self.attest);
+        let passthrough = mistakes.list(self.passthrough);
+        let impersonates = mistakes.optional(Some(self.impersonate_node)).unwrap_or(true);
+        let acting = if impersonates { Acting::AsItsNode } else { Acting::AsItself };
+        let host_proc = mistakes.value(self.host_proc);
+        let state_dir = mistakes.optional(self.state_dir).map(Into::into);
+        let own_pod = mistakes.optional(self.handover);
+        let federation = self.federation.resolve(mistakes);
+        if self.node.is_nameless() {
+            mistakes.add(format!("{what} requires --node-name (or NODE_NAME), the name of this node"));
+        }
+        let cluster = self.node.resolve(Some(acting), mistakes);
+        Some(Settings {
+            host_proc: host_proc?.into(),
+            state_dir,
+            attest: attest?,
+            passthrough,
+            federation,
+            own_pod,
+            cluster: cluster?,
+        })
     }
 }
 

@@ -4,6 +4,7 @@ use clap::{Args, Subcommand};
 
 use super::Command;
 use super::admin::AdminArgs;
+use super::flag::Flag;
 use super::given::{Given, Mistakes};
 use super::identity::IdentityArgs;
 use super::repeated::Repeated;

@@ -3,9 +3,9 @@
 use clap::Args;
 use serde::Serialize;
 
+use super::flag::Flag;
 use super::given::{Given, Mistakes};
 use super::syntax::{self, Choice};
-use crate::config::{self, Config};
 use telemetry::logging::{self, Format, Levels};
 
 #[derive(Debug, Args, Serialize)]
@@ -21,22 +21,22 @@ pub(super) struct LogArgs {
     log_format: Choice<Format>,
 
     /// Log level, or levels by module, such as `info,gce_metadata_proxy=debug`
-    #[arg(long, value_name = "LEVEL", env = "METADATA_PROXY_LOG", default_value = config::LOG)]
+    // By default, changes and errors, not every request.
+    #[arg(long, value_name = "LEVEL", env = "METADATA_PROXY_LOG", default_value = "info")]
     log: Given<Levels>,
 }
 
-impl LogArgs {
-    pub(super) fn resolve(self, mistakes: &mut Mistakes) -> Option<(Format, Levels)> {
-        let format = mistakes.value(self.log_format);
-        let levels = mistakes.value(self.log);
+impl Flag for LogArgs {
+    type Value = (Format, Levels);
+
+    fn resolve(self, mistakes: &mut Mistakes) -> Option<(Format, Levels)> {
+        let format = self.log_format.resolve(mistakes);
+        let levels = self.log.resolve(mistakes);
         Some((format?, levels?))
     }
 
-    /// The flags that result in this configuration, with the levels in force, which may have changed since the start.
-    pub(super) fn from_config(config: &Config) -> Self {
-        Self {
-            log_format: Choice::from_value(config.log_format),
-            log: Given::from_value(logging::in_force().unwrap_or_else(|| config.log.clone())),
-        }
+    /// Shows the levels in force, which may have changed since the start.
+    fn showing((format, levels): (Format, Levels)) -> Self {
+        Self { log_format: Flag::showing(format), log: Flag::showing(logging::in_force().unwrap_or(levels)) }
     }
 }

@@ -5,12 +5,11 @@ use serde::Serialize;
 
 use super::Command;
 use super::admin::AdminArgs;
-use super::given::{Given, Mistakes};
+use super::flag::Flag;
+use super::given::{Given, Mistakes, Syntax};
 use super::repeated::{Repeated, repeated};
 use super::syntax::{self, Choice};
-use crate::config::Config;
 use operator::explain::{Expected, Question};
-use proxy::layers::conceal::Mode;
 use proxy::policy::{self, BuiltIn, Recursive, Source};
 
 repeated! {
@@ -26,7 +25,7 @@ repeated! {
             env = "METADATA_PROXY_POLICY",
             default_value = policy::Choice::default().source.to_string()
         )]
-        policy: Given<String>,
+        policy: Given<PolicyName>,
 
         /// Refuse recursive reads, or answer them without the concealed values. Overrides the policy
         #[arg(long, value_name = syntax::names::<Recursive>(), env = "METADATA_PROXY_RECURSIVE")]
@@ -34,46 +33,40 @@ repeated! {
     }
 }
 
-impl ChoiceArgs {
-    pub(super) fn resolve(self, mistakes: &mut Mistakes) -> policy::Choice {
-        let (policy, recursive) = (mistakes.optional(Some(self.policy)), mistakes.optional(self.recursive));
-        let source = policy.map_or_else(|| policy::Choice::default().source, |policy| Source::parse(&policy));
-        policy::Choice { source, recursive }
+impl Flag for ChoiceArgs {
+    type Value = policy::Choice;
+
+    fn resolve(self, mistakes: &mut Mistakes) -> Option<policy::Choice> {
+        let (source, recursive) = (self.policy.resolve(mistakes), self.recursive.resolve(mistakes));
+        Some(policy::Choice { source: source?, recursive: recursive? })
+    }
+
+    fn showing(policy::Choice { source, recursive }: policy::Choice) -> Self {
+        Self { policy: Flag::showing(source), recursive: Flag::showing(recursive) }
     }
 }
 
-#[derive(Debug, Args, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub(super) struct PolicyArgs {
-    #[command(flatten)]
-    #[serde(flatten)]
-    pub(super) choice: ChoiceArgs,
+/// The name of a built-in policy, or the path of a file.
+#[derive(Debug, Clone)]
+struct PolicyName;
 
-    /// Enforce the policy, or only log what it would refuse
-    #[arg(
-        long,
-        value_name = syntax::names::<Mode>(),
-        env = "METADATA_PROXY_POLICY_MODE",
-        default_value = Mode::default().to_string()
-    )]
-    policy_mode: Choice<Mode>,
-}
+impl Syntax for PolicyName {
+    type Value = Source;
 
-impl PolicyArgs {
-    pub(super) fn resolve(self, mistakes: &mut Mistakes) -> (policy::Choice, Option<Mode>) {
-        (self.choice.resolve(mistakes), mistakes.value(self.policy_mode))
+    fn expected() -> String {
+        "a policy or a file".to_owned()
     }
 
-    /// The flags that result in this configuration.
-    pub(super) fn from_config(config: &Config) -> Self {
-        let policy::Choice { source, recursive } = &config.policy;
-        Self {
-            choice: ChoiceArgs {
-                policy: Given::from_value(source.to_string()),
-                recursive: recursive.map(Choice::from_value),
-            },
-            policy_mode: Choice::from_value(config.policy_mode),
-        }
+    fn parse(text: &str) -> Option<Source> {
+        Some(Source::parse(text))
+    }
+
+    fn empty() -> Option<Source> {
+        Some(policy::Choice::default().source)
+    }
+
+    fn show(value: &Source) -> String {
+        value.to_string()
     }
 }
 
@@ -105,7 +98,7 @@ impl ExplainArgs {
             return Some(Command::ExplainPod { admin: self.admin.over(admin).resolve(mistakes)?, pod });
         }
         let (policy, expected) = (self.policy.over(policy).resolve(mistakes), mistakes.optional(self.expect));
-        Some(Command::Ask(Question::Explain(policy, self.url.unwrap_or_default(), expected)))
+        Some(Command::Ask(Question::Explain(policy?, self.url.unwrap_or_default(), expected)))
     }
 }
 
@@ -137,15 +130,15 @@ pub(super) enum Policies {
 
 impl Policies {
     /// The policy may be given before or after the subcommand.
-    pub(super) fn resolve(self, before: ChoiceArgs, mistakes: &mut Mistakes) -> Question {
-        match self {
-            Self::Show { policy } => Question::Show(policy.over(before).resolve(mistakes).source),
+    pub(super) fn resolve(self, before: ChoiceArgs, mistakes: &mut Mistakes) -> Option<Question> {
+        Some(match self {
+            Self::Show { policy } => Question::Show(policy.over(before).resolve(mistakes)?.source),
             Self::Diff { from, policy } => {
                 let from = policy::Choice { source: Source::parse(&from), recursive: None };
-                Question::Compare([from, policy.over(before).resolve(mistakes)])
+                Question::Compare([from, policy.over(before).resolve(mistakes)?])
             }
             Self::Check { file } => Question::Check(Source::File(file.into())),
             Self::Schema => Question::Schema,
-        }
+        })
     }
 }

@@ -6,6 +6,7 @@ use clap::{Args, Subcommand};
 use serde::Serialize;
 use strum::{Display, EnumString, VariantNames};
 
+use super::flag::{Flag, flags};
 use super::given::{Given, Mistakes, Plain, Syntax};
 use super::startup_taint::StartupTaintArgs;
 use super::syntax::{self, Choice, Switch};
@@ -92,39 +93,64 @@ enum Place {
 /// Required or forbidden, depending on the mode.
 const PROXY_UID: &str = "proxy-uid";
 
-/// What the redirect lets pass.
+/// The redirect that the proxy installs itself.
 #[derive(Debug, Args, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub(super) struct OpenedArgs {
-    #[command(flatten)]
-    #[serde(flatten)]
-    routes: RoutesArgs,
-
-    /// Drop packets for the metadata server that arrive on an interface other than the one that routes to their source address
-    /// (a strict reverse-path check), so that no pod can use another's address. Not for networks such as Cilium's, where
-    /// pods' packets arrive on another interface
+pub(super) struct OwnRedirectArgs {
+    /// Redirect metadata requests from this node's pods to the first --addr of each IP version that is not loopback while
+    /// serving, as `redirect install --keep` does. Requires nft or iptables, root, and the capability `NET_ADMIN`
     #[arg(
         long,
         value_name = "true|false",
-        env = "METADATA_PROXY_REDIRECT_DROP_SPOOFED",
+        env = "METADATA_PROXY_REDIRECT",
         default_value = "false",
         num_args = 0..=1,
         require_equals = true,
         default_missing_value = "true",
         hide_default_value = true
     )]
-    redirect_drop_spoofed: Switch,
+    redirect: Switch,
 
-    /// New connections per second that each source address may open, after a burst of ten times as many. The kernel drops
-    /// those beyond. daemonset only. 0 turns it off
-    #[arg(
-        long,
-        value_name = "RATE",
-        env = "METADATA_PROXY_REDIRECT_MAX_NEW_CONNECTIONS",
-        default_value = Rate::DEFAULT.per_second().to_string(),
-        allow_negative_numbers = true
-    )]
-    redirect_max_new_connections: Given<NewConnections>,
+    #[command(flatten)]
+    #[serde(flatten)]
+    opened: OpenedArgs,
+}
+
+flags! {
+    /// Packets that the redirect lets pass.
+    #[derive(Debug, Args, Serialize)]
+    #[serde(rename_all = "kebab-case")]
+    pub(super) struct OpenedArgs => Opened {
+        #[command(flatten)]
+        #[serde(flatten)]
+        routes: RoutesArgs => routes,
+
+        /// Drop packets for the metadata server that arrive on an interface other than the one that routes to their source address
+        /// (a strict reverse-path check), so that no pod can use another's address. Not for networks such as Cilium's, where
+        /// pods' packets arrive on another interface
+        #[arg(
+            long,
+            value_name = "true|false",
+            env = "METADATA_PROXY_REDIRECT_DROP_SPOOFED",
+            default_value = "false",
+            num_args = 0..=1,
+            require_equals = true,
+            default_missing_value = "true",
+            hide_default_value = true
+        )]
+        redirect_drop_spoofed: Switch => drop_spoofed,
+
+        /// New connections per second that each source address may open, after a burst of ten times as many. The kernel drops
+        /// those beyond. daemonset only. 0 turns it off
+        #[arg(
+            long,
+            value_name = "RATE",
+            env = "METADATA_PROXY_REDIRECT_MAX_NEW_CONNECTIONS",
+            default_value = Rate::DEFAULT.per_second().to_string(),
+            allow_negative_numbers = true
+        )]
+        redirect_max_new_connections: Given<NewConnections> => max_new_connections,
+    }
 }
 
 /// Routes to the metadata server that bypass the proxy and stay open.
@@ -180,7 +206,7 @@ impl RedirectArgs {
         });
         let tool = self.tool.map(|tool| mistakes.value(tool));
         let opened = self.opened.resolve(mistakes);
-        Some(Redirect { settings: Settings { mode: mode?, to: to?, is_shared, opened }, tool: tool.flatten() })
+        Some(Redirect { settings: Settings { mode: mode?, to: to?, is_shared, opened: opened? }, tool: tool.flatten() })
     }
 }
 
@@ -219,38 +245,31 @@ fn missing_uid(mistakes: &mut Mistakes) -> Option<Mode> {
     None
 }
 
-impl OpenedArgs {
-    pub(super) fn resolve(self, mistakes: &mut Mistakes) -> Opened {
-        Opened {
-            routes: self.routes.resolve(mistakes),
-            drop_spoofed: mistakes.switch(self.redirect_drop_spoofed),
-            max_new_connections: mistakes.value(self.redirect_max_new_connections).flatten(),
-        }
+impl Flag for OwnRedirectArgs {
+    type Value = Option<Opened>;
+
+    fn resolve(self, mistakes: &mut Mistakes) -> Option<Option<Opened>> {
+        let is_on = self.redirect.resolve(mistakes);
+        let opened = self.opened.resolve(mistakes)?;
+        Some(is_on?.then_some(opened))
     }
 
-    /// The flags that result in these open routes and limits.
-    pub(super) fn from_opened(opened: Option<&Opened>) -> Self {
-        Self {
-            routes: RoutesArgs::from_routes(opened.map(|opened| &opened.routes)),
-            redirect_drop_spoofed: Given::from_value(opened.is_some_and(|opened| opened.drop_spoofed)),
-            redirect_max_new_connections: Given::from_value(
-                opened.map_or(Some(Rate::DEFAULT), |opened| opened.max_new_connections),
-            ),
-        }
+    fn showing(opened: Option<Opened>) -> Self {
+        Self { redirect: Flag::showing(opened.is_some()), opened: Flag::showing(opened.unwrap_or_default()) }
     }
 }
 
-impl RoutesArgs {
-    pub(super) fn resolve(self, mistakes: &mut Mistakes) -> Routes {
-        let routes = mistakes.list(self.redirect_allow);
-        Routes { ipv6: routes.contains(&None), ports: routes.into_iter().flatten().collect() }
+impl Flag for RoutesArgs {
+    type Value = Routes;
+
+    fn resolve(self, mistakes: &mut Mistakes) -> Option<Routes> {
+        let routes = self.redirect_allow.resolve(mistakes)?;
+        Some(Routes { ipv6: routes.contains(&None), ports: routes.into_iter().flatten().collect() })
     }
 
-    /// The flags that leave these routes open.
-    fn from_routes(routes: Option<&Routes>) -> Self {
-        let ports = routes.iter().flat_map(|routes| routes.ports.iter().copied().map(Some));
-        let routes = ports.chain(routes.filter(|routes| routes.ipv6).map(|_| None));
-        Self { redirect_allow: routes.map(Given::from_value).collect() }
+    fn showing(Routes { ports, ipv6 }: Routes) -> Self {
+        let routes = ports.into_iter().map(Some).chain(ipv6.then_some(None));
+        Self { redirect_allow: Flag::showing(routes.collect()) }
     }
 }
 

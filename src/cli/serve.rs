@@ -2,241 +2,184 @@
 
 use std::net::SocketAddr;
 
-use clap::{ArgMatches, Args};
+use clap::builder::Resettable;
+use clap::{ArgMatches, Args, FromArgMatches};
 use serde::Serialize;
 use serde_json::Value;
 
 use super::admin::AdminArgs;
 use super::effect;
+use super::flag::{Flag, flags};
 use super::given::{Given, Mistakes};
 use super::identity::IdentityArgs;
 use super::log::LogArgs;
-use super::policy::PolicyArgs;
-use super::redirect::OpenedArgs;
-use super::syntax::{self, Choice, Count, HostName, Place, Switch, Time};
-use super::values::ValuesArgs;
+use super::policy::ChoiceArgs;
+use super::redirect::OwnRedirectArgs;
+use super::syntax::{self, Choice, Count, HostName, Switch, Time};
+use super::values::UpstreamArgs;
 use crate::config::{self, Config};
+use proxy::layers::conceal::Mode;
 use proxy::layers::rescue::OnOverload;
-use proxy::layers::token_cache::Audit;
-use proxy::upstream::Upstream;
 
-/// To add a flag, add a field here and to [`Config`], with its default; the compiler then points to what else needs it.
-/// clap and serde derive the flag's name from the field's. A test requires a row in docs/configuration.md.
-#[derive(Debug, Args, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub(super) struct ServeArgs {
-    /// Address to listen on for pods. May be repeated. A link-local address, or one of `fd20:ce::/64`, need not be there yet: the
-    /// redirect adds it. IPv6 of these is left out on a node without it
-    #[arg(
-        long,
-        value_name = "HOST:PORT",
-        env = "METADATA_PROXY_ADDR",
-        value_delimiter = ',',
-        default_values = config::ADDRS.map(|addr| addr.to_string())
-    )]
-    addr: Vec<Given<SocketAddr>>,
+flags! {
+    /// The flags of the proxy, which set the fields of [`Config`]. clap and serde derive a flag's name from the field's. A comment
+    /// below the help says why this default. A test requires a row in docs/configuration.md.
+    #[derive(Debug, Args, Serialize)]
+    #[serde(rename_all = "kebab-case")]
+    pub(super) struct ServeArgs => Config {
+        /// Address to listen on for pods. May be repeated. A link-local address, or one of `fd20:ce::/64`, need not be there yet: the
+        /// redirect adds it. IPv6 of these is left out on a node without it
+        #[arg(
+            long,
+            value_name = "HOST:PORT",
+            env = "METADATA_PROXY_ADDR",
+            value_delimiter = ',',
+            default_values = config::ADDRS.map(|addr| addr.to_string())
+        )]
+        addr: Vec<Given<SocketAddr>> => addrs,
 
-    #[command(flatten)]
-    #[serde(flatten)]
-    pub(super) admin: AdminArgs,
+        #[command(flatten)]
+        #[serde(flatten)]
+        pub(super) admin: AdminArgs => metrics_addr,
 
-    /// Host name to accept on --metrics-addr, in addition to localhost and IP addresses; for example the node name that a
-    /// scraper uses. May be repeated
-    #[arg(long, value_name = "NAME", env = "METADATA_PROXY_METRICS_ALLOWED_HOST", value_delimiter = ',')]
-    metrics_allowed_host: Vec<Given<HostName>>,
+        /// Host name to accept on --metrics-addr, in addition to localhost and IP addresses; for example the node name that a
+        /// scraper uses. May be repeated
+        #[arg(long, value_name = "NAME", env = "METADATA_PROXY_METRICS_ALLOWED_HOST", value_delimiter = ',')]
+        metrics_allowed_host: Vec<Given<HostName>> => metrics_allowed_hosts,
 
-    /// URL of the metadata server. Only http:// is supported. `none` on machines that have no metadata server: then only what
-    /// is configured here, and pods' own accounts, are answered
-    #[arg(long, value_name = "URL|none", env = "METADATA_PROXY_UPSTREAM", default_value = config::UPSTREAM)]
-    upstream: Given<syntax::Upstream>,
+        #[command(flatten)]
+        #[serde(flatten)]
+        upstream: UpstreamArgs => upstream,
 
-    #[command(flatten)]
-    #[serde(flatten)]
-    values: ValuesArgs,
+        #[command(flatten)]
+        #[serde(flatten)]
+        pub(super) policy: ChoiceArgs => policy,
 
-    #[command(flatten)]
-    #[serde(flatten)]
-    pub(super) policy: PolicyArgs,
+        /// Enforce the policy, or only log what it would refuse
+        #[arg(
+            long,
+            value_name = syntax::names::<Mode>(),
+            env = "METADATA_PROXY_POLICY_MODE",
+            default_value = Mode::default().to_string()
+        )]
+        policy_mode: Choice<Mode> => policy_mode,
 
-    /// Host name to accept from clients, in addition to metadata.google.internal, metadata, metadata.goog, localhost and
-    /// IP addresses. May be repeated
-    #[arg(long, value_name = "NAME", env = "METADATA_PROXY_ALLOWED_HOST", value_delimiter = ',')]
-    allowed_host: Vec<Given<HostName>>,
+        /// Host name to accept from clients, in addition to metadata.google.internal, metadata, metadata.goog, localhost and
+        /// IP addresses. May be repeated
+        #[arg(long, value_name = "NAME", env = "METADATA_PROXY_ALLOWED_HOST", value_delimiter = ',')]
+        allowed_host: Vec<Given<HostName>> => allowed_hosts,
 
-    /// Set `SO_REUSEPORT` on the listening sockets, so that a new process can start before the old one exits
-    #[arg(
-        long,
-        value_name = "true|false",
-        env = "METADATA_PROXY_REUSE_PORT",
-        default_value = "false",
-        num_args = 0..=1,
-        require_equals = true,
-        default_missing_value = "true",
-        hide_default_value = true
-    )]
-    reuse_port: Switch,
+        /// Set `SO_REUSEPORT` on the listening sockets, so that a new process can start before the old one exits
+        #[arg(
+            long,
+            value_name = "true|false",
+            env = "METADATA_PROXY_REUSE_PORT",
+            default_value = "false",
+            num_args = 0..=1,
+            require_equals = true,
+            default_missing_value = "true",
+            hide_default_value = true
+        )]
+        reuse_port: Switch => reuse_port,
 
-    /// Maximum concurrent requests to the metadata server. Excess requests are refused; answers from memory do not count.
-    /// A waiting request uses 25 KiB of memory, at most 56 KiB
-    #[arg(
-        long,
-        value_name = "N",
-        env = "METADATA_PROXY_MAX_IN_FLIGHT",
-        default_value = config::MAX_IN_FLIGHT.to_string(),
-        allow_negative_numbers = true
-    )]
-    max_in_flight: Given<Count<1>>,
+        /// Maximum concurrent requests to the metadata server. Excess requests are refused; answers from memory do not count.
+        /// A waiting request uses 25 KiB of memory, at most 56 KiB
+        // The concurrency at which k8s-metadata-proxy was measured, and more requests than the 110 pods of a node send at once.
+        #[arg(
+            long,
+            value_name = "N",
+            env = "METADATA_PROXY_MAX_IN_FLIGHT",
+            default_value = "200",
+            allow_negative_numbers = true
+        )]
+        max_in_flight: Given<Count<1>> => max_in_flight,
 
-    /// Maximum concurrent client connections. At the limit, the connection that has made no progress for longest is closed,
-    /// or the new one is reset. A connection uses 2 KiB of memory when idle and 14 KiB when active
-    #[arg(
-        long,
-        value_name = "N",
-        env = "METADATA_PROXY_MAX_CONNECTIONS",
-        default_value = config::MAX_CONNECTIONS.to_string(),
-        allow_negative_numbers = true
-    )]
-    max_connections: Given<Count<1>>,
+        /// Maximum concurrent client connections. At the limit, the connection that has made no progress for longest is closed,
+        /// or the new one is reset. A connection uses 2 KiB of memory when idle and 14 KiB when active
+        // Five per seat, for clients that keep idle connections. At 14 KiB each they take half of 25 MiB if all are active.
+        #[arg(
+            long,
+            value_name = "N",
+            env = "METADATA_PROXY_MAX_CONNECTIONS",
+            default_value = "1000",
+            allow_negative_numbers = true
+        )]
+        max_connections: Given<Count<1>> => max_connections,
 
-    /// Maximum concurrent `wait_for_change` requests to the metadata server. Clients that watch the same value share one.
-    /// Excess requests get 503
-    #[arg(
-        long,
-        value_name = "N",
-        env = "METADATA_PROXY_MAX_HANGING",
-        default_value = config::MAX_HANGING.to_string(),
-        allow_negative_numbers = true
-    )]
-    max_hanging: Given<Count<0>>,
+        /// Maximum concurrent `wait_for_change` requests to the metadata server. Clients that watch the same value share one.
+        /// Excess requests get 503
+        // The watched values of one node; its agents watch only a few.
+        #[arg(
+            long,
+            value_name = "N",
+            env = "METADATA_PROXY_MAX_HANGING",
+            default_value = "64",
+            allow_negative_numbers = true
+        )]
+        max_hanging: Given<Count<0>> => max_hanging,
 
-    /// Response to requests beyond --max-in-flight: reset the connection, or answer 503 Service Unavailable
-    #[arg(
-        long,
-        value_name = syntax::names::<OnOverload>(),
-        env = "METADATA_PROXY_OVERLOAD",
-        default_value = OnOverload::default().to_string()
-    )]
-    overload: Choice<OnOverload>,
+        /// Response to requests beyond --max-in-flight: reset the connection, or answer 503 Service Unavailable
+        #[arg(
+            long,
+            value_name = syntax::names::<OnOverload>(),
+            env = "METADATA_PROXY_OVERLOAD",
+            default_value = OnOverload::default().to_string()
+        )]
+        overload: Choice<OnOverload> => on_overload,
 
-    #[command(flatten)]
-    #[serde(flatten)]
-    pub(super) log: LogArgs,
+        #[command(flatten)]
+        #[serde(flatten)]
+        pub(super) log: LogArgs => log,
 
-    /// Log each token that is issued to a client: client address, account, scopes, outcome and expiry, but not the token
-    #[arg(
-        long,
-        value_name = "true|false",
-        env = "METADATA_PROXY_AUDIT",
-        default_value = "false",
-        num_args = 0..=1,
-        require_equals = true,
-        default_missing_value = "true",
-        hide_default_value = true
-    )]
-    audit: Switch,
+        /// Log each token that is issued to a client: client address, account, scopes, outcome and expiry, but not the token
+        #[arg(
+            long,
+            value_name = "true|false",
+            env = "METADATA_PROXY_AUDIT",
+            default_value = "false",
+            num_args = 0..=1,
+            require_equals = true,
+            default_missing_value = "true",
+            hide_default_value = true
+        )]
+        audit: Switch => audit,
 
-    /// How long to wait for requests in flight after SIGTERM or SIGINT, such as 10s, 500ms or 1m
-    #[arg(
-        long,
-        value_name = "DURATION",
-        env = "METADATA_PROXY_DRAIN_TIMEOUT",
-        default_value = format!("{}s", config::DRAIN_TIMEOUT.as_secs())
-    )]
-    drain_timeout: Given<Time>,
+        /// How long to wait for requests in flight after SIGTERM or SIGINT, such as 10s, 500ms or 1m
+        // Longer than the upstream's deadline of 2.5 s, so that only hanging GETs are cut, and well within the 30 s that
+        // Kubernetes allows.
+        #[arg(
+            long,
+            value_name = "DURATION",
+            env = "METADATA_PROXY_DRAIN_TIMEOUT",
+            default_value = "10s"
+        )]
+        drain_timeout: Given<Time> => drain_timeout,
 
-    /// Redirect metadata requests from this node's pods to the first --addr of each IP version that is not loopback while
-    /// serving, as `redirect install --keep` does. Requires nft or iptables, root, and the capability `NET_ADMIN`
-    #[arg(
-        long,
-        value_name = "true|false",
-        env = "METADATA_PROXY_REDIRECT",
-        default_value = "false",
-        num_args = 0..=1,
-        require_equals = true,
-        default_missing_value = "true",
-        hide_default_value = true
-    )]
-    redirect: Switch,
+        #[command(flatten)]
+        #[serde(flatten)]
+        redirect: OwnRedirectArgs => redirect,
 
-    #[command(flatten)]
-    #[serde(flatten)]
-    opened: OpenedArgs,
-
-    #[command(flatten)]
-    #[serde(flatten)]
-    pub(super) identity: IdentityArgs,
+        #[command(flatten)]
+        #[serde(flatten)]
+        pub(super) identity: IdentityArgs => identity,
+    }
 }
 
 impl ServeArgs {
     /// The configuration, if there are no mistakes. `given` has the sources of the values.
-    pub(super) fn resolve(self, given: &ArgMatches, mistakes: &mut Mistakes) -> Option<Config> {
+    pub(super) fn config(self, given: &ArgMatches, mistakes: &mut Mistakes) -> Option<Config> {
         effect::check(given, mistakes);
-        let addrs = mistakes.list(self.addr);
-        let metrics_addr = self.admin.resolve(mistakes);
-        let metrics_allowed_hosts = mistakes.list(self.metrics_allowed_host);
-        let upstream = mistakes.value(self.upstream);
-        let upstream = self.values.resolve(upstream, mistakes);
-        let (policy, policy_mode) = self.policy.resolve(mistakes);
-        let allowed_hosts = mistakes.list(self.allowed_host);
-        let max_in_flight = mistakes.value(self.max_in_flight);
-        let max_connections = mistakes.value(self.max_connections);
-        let max_hanging = mistakes.value(self.max_hanging);
-        let on_overload = mistakes.value(self.overload);
-        let log = self.log.resolve(mistakes);
-        let [reuse_port, audit, redirect] = [self.reuse_port, self.audit, self.redirect].map(|it| mistakes.switch(it));
-        let drain_timeout = mistakes.value(self.drain_timeout);
-        let opened = self.opened.resolve(mistakes);
-        let identity = self.identity.resolve(mistakes);
-        // Return early only here, after every mistake has been recorded.
-        let (log_format, log) = log?;
-        Some(Config {
-            addrs,
-            metrics_addr: metrics_addr?,
-            metrics_allowed_hosts,
-            upstream: upstream?,
-            policy,
-            policy_mode: policy_mode?,
-            allowed_hosts,
-            reuse_port,
-            max_in_flight: max_in_flight?,
-            max_connections: max_connections?,
-            max_hanging: max_hanging?,
-            on_overload: on_overload?,
-            log_format,
-            log,
-            audit: if audit { Audit::On } else { Audit::Off },
-            drain_timeout: drain_timeout?,
-            redirect: redirect.then_some(opened),
-            identity,
-        })
+        self.resolve(mistakes)
     }
+}
 
-    /// The flags that result in this configuration.
-    fn from_config(config: &Config) -> Self {
-        let hosts = |hosts: &[String]| hosts.iter().cloned().map(Given::from_value).collect();
-        Self {
-            addr: config.addrs.iter().copied().map(Given::from_value).collect(),
-            admin: AdminArgs::from_addr(config.metrics_addr),
-            metrics_allowed_host: hosts(&config.metrics_allowed_hosts),
-            upstream: Given::from_value(match &config.upstream {
-                Upstream::Server(target) => Place::Server(target.clone()),
-                Upstream::None(_) => Place::Nowhere,
-            }),
-            values: ValuesArgs::from_upstream(&config.upstream),
-            policy: PolicyArgs::from_config(config),
-            allowed_host: hosts(&config.allowed_hosts),
-            reuse_port: Given::from_value(config.reuse_port),
-            max_in_flight: Given::from_value(config.max_in_flight),
-            max_connections: Given::from_value(config.max_connections),
-            max_hanging: Given::from_value(config.max_hanging),
-            overload: Choice::from_value(config.on_overload),
-            log: LogArgs::from_config(config),
-            audit: Given::from_value(config.audit == Audit::On),
-            drain_timeout: Given::from_value(config.drain_timeout),
-            redirect: Given::from_value(config.redirect.is_some()),
-            opened: OpenedArgs::from_opened(config.redirect.as_ref()),
-            identity: IdentityArgs::from_settings(config.identity.as_ref()),
-        }
+/// The configuration without any flag or environment variable.
+impl Default for Config {
+    fn default() -> Self {
+        let command = ServeArgs::augment_args(clap::Command::default()).no_binary_name(true);
+        let given = command.mut_args(|arg| arg.env(Resettable::Reset)).get_matches_from([""; 0]);
+        let args = ServeArgs::from_arg_matches(&given).expect("every flag has a default or is optional");
+        args.resolve(&mut Mistakes::default()).expect("the defaults are valid")
     }
 }
 
@@ -247,7 +190,7 @@ impl ServeArgs {
 /// Never: flags are texts, switches and lists of texts, which are always JSON.
 pub fn flags(config: &Config) -> Vec<(String, String)> {
     let values =
-        serde_json::to_value(ServeArgs::from_config(config)).expect("texts, switches and lists are always JSON");
+        serde_json::to_value(ServeArgs::showing(config.clone())).expect("texts, switches and lists are always JSON");
     let command = ServeArgs::augment_args(clap::Command::default());
     let names = command.get_arguments().filter_map(clap::Arg::get_long);
     names.map(|name| (format!("--{name}"), as_typed(&values[name]))).collect()

@@ -3,6 +3,7 @@
 use clap::Args;
 
 use super::admin::AdminArgs;
+use super::flag::Flag;
 use super::given::{Given, Mistakes, Plain};
 use super::identity::NodeArgs;
 use super::repeated::Repeated;

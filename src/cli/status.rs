@@ -4,6 +4,7 @@ use clap::Args;
 
 use super::Command;
 use super::admin::AdminArgs;
+use super::flag::Flag;
 use super::given::Mistakes;
 use super::repeated::Repeated;
 use super::syntax::{self, Choice};

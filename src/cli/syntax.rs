@@ -9,7 +9,7 @@ use std::time::Duration;
 use http::HeaderValue;
 use strum::VariantNames;
 
-use super::given::{Given, Mistakes, Plain, Syntax};
+use super::given::{Given, Plain, Syntax};
 use protocol::metadata::Target;
 use protocol::metadata::host::AllowedHosts;
 use telemetry::logging::{Levels, LevelsError};
@@ -68,15 +68,13 @@ impl Syntax for OnOff {
         }
     }
 
+    /// An empty variable counts as not set, and so as off.
+    fn empty() -> Option<bool> {
+        Some(false)
+    }
+
     fn show(value: &bool) -> String {
         value.to_string()
-    }
-}
-
-impl Mistakes {
-    /// Whether a switch is on. An empty variable counts as not set, and so as off.
-    pub(super) fn switch(&mut self, given: Switch) -> bool {
-        self.optional(Some(given)).unwrap_or_default()
     }
 }
 

@@ -3,84 +3,85 @@
 use clap::Args;
 use serde::Serialize;
 
+use super::flag::{Flag, flags};
 use super::given::{Given, Mistakes};
-use super::syntax::{Place, PositiveNumber, Word};
-use proxy::upstream::{Named, Upstream};
+use super::syntax::{self, Place, PositiveNumber, Word};
+use proxy::upstream::{self, Named};
 
-/// What is answered in place of a metadata server.
+/// The metadata server, or the values that are returned without one.
 #[derive(Debug, Args, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub(super) struct ValuesArgs {
-    /// Project ID to return. Requires `--upstream none`
-    #[arg(long, value_name = "ID", env = "METADATA_PROXY_PROJECT_ID")]
-    project_id: Option<Given<Word>>,
+pub(super) struct UpstreamArgs {
+    /// URL of the metadata server. Only http:// is supported. `none` on machines that have no metadata server: then only what
+    /// is configured here, and pods' own accounts, are answered
+    // By default its address on every GCE machine. A name would have to be resolved first.
+    #[arg(long, value_name = "URL|none", env = "METADATA_PROXY_UPSTREAM", default_value = "http://169.254.169.254")]
+    upstream: Given<syntax::Upstream>,
 
-    /// Project number to return. Requires `--upstream none`
-    #[arg(long, value_name = "NUMBER", env = "METADATA_PROXY_NUMERIC_PROJECT_ID")]
-    numeric_project_id: Option<Given<PositiveNumber>>,
-
-    /// Cluster name to return. Requires `--upstream none`
-    #[arg(long, value_name = "NAME", env = "METADATA_PROXY_CLUSTER_NAME")]
-    cluster_name: Option<Given<Word>>,
-
-    /// Cluster location to return: a region or a zone. Requires `--upstream none`
-    #[arg(long, value_name = "LOCATION", env = "METADATA_PROXY_CLUSTER_LOCATION")]
-    cluster_location: Option<Given<Word>>,
-
-    /// Cluster UID to return. Requires `--upstream none`
-    #[arg(long, value_name = "UID", env = "METADATA_PROXY_CLUSTER_UID")]
-    cluster_uid: Option<Given<Word>>,
-
-    /// Zone to return. By default, with Workload Identity, that of the node's object. Requires `--upstream none`
-    #[arg(long, value_name = "ZONE", env = "METADATA_PROXY_ZONE")]
-    zone: Option<Given<Word>>,
-
-    /// Name and hostname of the instance to return. By default, with Workload Identity, the node's name. Requires `--upstream
-    /// none`
-    #[arg(long, value_name = "NAME", env = "METADATA_PROXY_INSTANCE_NAME")]
-    instance_name: Option<Given<Word>>,
-
-    /// ID of the instance to return. By default a number made of the node's UID, or of the instance's name. Requires `--upstream
-    /// none`
-    #[arg(long, value_name = "NUMBER", env = "METADATA_PROXY_INSTANCE_ID")]
-    instance_id: Option<Given<PositiveNumber>>,
+    #[command(flatten)]
+    #[serde(flatten)]
+    values: ValuesArgs,
 }
 
-impl ValuesArgs {
-    /// The upstream, given the value of `--upstream`.
-    pub(super) fn resolve(self, place: Option<Place>, mistakes: &mut Mistakes) -> Option<Upstream> {
-        let named = Named {
-            project_id: mistakes.optional(self.project_id),
-            numeric_project_id: mistakes.optional(self.numeric_project_id),
-            cluster_name: mistakes.optional(self.cluster_name),
-            cluster_location: mistakes.optional(self.cluster_location),
-            cluster_uid: mistakes.optional(self.cluster_uid),
-            zone: mistakes.optional(self.zone),
-            instance_name: mistakes.optional(self.instance_name),
-            instance_id: mistakes.optional(self.instance_id),
-        };
-        match place? {
-            Place::Nowhere => Some(Upstream::None(named)),
-            Place::Server(target) => Some(Upstream::Server(target)),
-        }
+flags! {
+    /// Values to return without a metadata server.
+    #[derive(Debug, Args, Serialize)]
+    #[serde(rename_all = "kebab-case")]
+    pub(super) struct ValuesArgs => Named {
+        /// Project ID to return. Requires `--upstream none`
+        #[arg(long, value_name = "ID", env = "METADATA_PROXY_PROJECT_ID")]
+        project_id: Option<Given<Word>> => project_id,
+
+        /// Project number to return. Requires `--upstream none`
+        #[arg(long, value_name = "NUMBER", env = "METADATA_PROXY_NUMERIC_PROJECT_ID")]
+        numeric_project_id: Option<Given<PositiveNumber>> => numeric_project_id,
+
+        /// Cluster name to return. Requires `--upstream none`
+        #[arg(long, value_name = "NAME", env = "METADATA_PROXY_CLUSTER_NAME")]
+        cluster_name: Option<Given<Word>> => cluster_name,
+
+        /// Cluster location to return: a region or a zone. Requires `--upstream none`
+        #[arg(long, value_name = "LOCATION", env = "METADATA_PROXY_CLUSTER_LOCATION")]
+        cluster_location: Option<Given<Word>> => cluster_location,
+
+        /// Cluster UID to return. Requires `--upstream none`
+        #[arg(long, value_name = "UID", env = "METADATA_PROXY_CLUSTER_UID")]
+        cluster_uid: Option<Given<Word>> => cluster_uid,
+
+        /// Zone to return. By default, with Workload Identity, that of the node's object. Requires `--upstream none`
+        #[arg(long, value_name = "ZONE", env = "METADATA_PROXY_ZONE")]
+        zone: Option<Given<Word>> => zone,
+
+        /// Name and hostname of the instance to return. By default, with Workload Identity, the node's name. Requires `--upstream
+        /// none`
+        #[arg(long, value_name = "NAME", env = "METADATA_PROXY_INSTANCE_NAME")]
+        instance_name: Option<Given<Word>> => instance_name,
+
+        /// ID of the instance to return. By default a number made of the node's UID, or of the instance's name. Requires `--upstream
+        /// none`
+        #[arg(long, value_name = "NUMBER", env = "METADATA_PROXY_INSTANCE_ID")]
+        instance_id: Option<Given<PositiveNumber>> => instance_id,
+    }
+}
+
+impl Flag for UpstreamArgs {
+    type Value = upstream::Upstream;
+
+    fn resolve(self, mistakes: &mut Mistakes) -> Option<upstream::Upstream> {
+        let place = self.upstream.resolve(mistakes);
+        let named = self.values.resolve(mistakes);
+        Some(match place? {
+            Place::Nowhere => upstream::Upstream::None(named?),
+            Place::Server(target) => upstream::Upstream::Server(target),
+        })
     }
 
-    /// The flags that result in this upstream.
-    pub(super) fn from_upstream(upstream: &Upstream) -> Self {
-        let named = match upstream {
-            Upstream::Server(_) => Named::default(),
-            Upstream::None(named) => named.clone(),
+    fn showing(upstream: upstream::Upstream) -> Self {
+        let (place, named) = match upstream {
+            upstream::Upstream::Server(target) => (Place::Server(target), Named::default()),
+            upstream::Upstream::None(named) => (Place::Nowhere, named),
         };
-        Self {
-            project_id: named.project_id.map(Given::from_value),
-            numeric_project_id: named.numeric_project_id.map(Given::from_value),
-            cluster_name: named.cluster_name.map(Given::from_value),
-            cluster_location: named.cluster_location.map(Given::from_value),
-            cluster_uid: named.cluster_uid.map(Given::from_value),
-            zone: named.zone.map(Given::from_value),
-            instance_name: named.instance_name.map(Given::from_value),
-            instance_id: named.instance_id.map(Given::from_value),
-        }
+        Self { upstream: Flag::showing(place), values: Flag::showing(named) }
     }
 }
 

@@ -20,6 +20,12 @@ pub enum Audit {
     Off,
 }
 
+impl From<bool> for Audit {
+    fn from(is_on: bool) -> Self {
+        if is_on { Self::On } else { Self::Off }
+    }
+}
+
 /// The audit line of a token request. Written if the request is answered with a token.
 #[derive(Debug)]
 pub struct AuditLine {
