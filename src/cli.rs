@@ -113,7 +113,7 @@ pub enum Command {
     Status {
         admin: SocketAddr,
         /// Format of the answer.
-        format: operator::finding::Format,
+        format: Format,
     },
     /// Check whether this pod or node is protected.
     Check {
@@ -133,7 +133,7 @@ pub enum Command {
         /// The account whose token to try.
         whose: operator::doctor::Whose,
         /// Format of the report.
-        format: operator::finding::Format,
+        format: Format,
     },
     /// Change or check the kernel's redirect rules.
     Redirect {

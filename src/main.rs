@@ -70,7 +70,7 @@ fn start(command: Command) -> Outcome<ExitCode> {
             }
             Command::IdentityDoctor { admin, settings, whose, format } => {
                 let report = operator::doctor::examine(admin, &settings, &whose).await;
-                print(&format.render(&report));
+                print(&operator::finding::render(&report, format));
                 return Ok(ExitCode::from(report.exit_code()));
             }
             Command::Redirect { command, metrics_addr, log: (format, levels), startup_taint } => {

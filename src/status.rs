@@ -4,7 +4,8 @@ use std::net::SocketAddr;
 
 use crate::admin::statusz::Overview;
 use operator::ask::{self, AskError};
-use operator::finding::Format;
+use operator::finding;
+use telemetry::logging::Format;
 
 /// Exit code if the proxy does not answer, or not as expected.
 pub const CANNOT_ASK: u8 = 2;
@@ -14,5 +15,5 @@ pub const CANNOT_ASK: u8 = 2;
 pub async fn run(admin: SocketAddr, format: Format) -> Result<(String, u8), AskError> {
     let answer = ask::get(admin, "/statusz?format=json").await?;
     let overview: Overview = serde_json::from_str(&answer).map_err(|_| AskError::Unclear)?;
-    Ok((format.render(&overview), overview.exit_code()))
+    Ok((finding::render(&overview, format), overview.exit_code()))
 }

@@ -12,7 +12,7 @@ use super::redirect::RoutesArgs;
 use super::repeated::Repeated;
 use super::syntax::{self, Choice, HostName, Time};
 use operator::check::{Canary, Command};
-use operator::finding::Format;
+use telemetry::logging::Format;
 
 #[derive(Debug, Args)]
 pub(super) struct CheckArgs {

@@ -11,7 +11,7 @@ use super::repeated::Repeated;
 use super::syntax::{self, Choice};
 use identity::AccountName;
 use operator::doctor::Whose;
-use operator::finding::Format;
+use telemetry::logging::Format;
 
 #[derive(Debug, Subcommand)]
 #[allow(clippy::large_enum_variant, reason = "parsed once")]
@@ -71,7 +71,7 @@ mod tests {
     use crate::cli::tests::{mistakes, parse_line};
     use identity::{AccountName, Settings};
     use operator::doctor::Whose;
-    use operator::finding::Format;
+    use telemetry::logging::Format;
 
     const PROVIDER: &str = "//iam.googleapis.com/projects/1/locations/global/workloadIdentityPools/p/providers/c";
 

@@ -8,7 +8,7 @@ use super::flag::Flag;
 use super::given::Mistakes;
 use super::repeated::Repeated;
 use super::syntax::{self, Choice};
-use operator::finding::Format;
+use telemetry::logging::Format;
 
 #[derive(Debug, Args)]
 pub(super) struct StatusArgs {

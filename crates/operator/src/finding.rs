@@ -1,10 +1,10 @@
-//! [`Finding`]: an operator command's finding about one topic, and its fix. [`Format`] renders a report of findings.
+//! [`Finding`]: an operator command's finding about one topic, and its fix. [`render`] formats a report of findings.
 
 use std::fmt;
 use std::time::Duration;
 
 use serde::Serialize;
-use strum::{Display, EnumString, VariantNames};
+use telemetry::logging::Format;
 
 /// A finding about one topic. Its texts have no control characters, which could come from an annotation or a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -109,24 +109,11 @@ impl<T, V: Verdict> fmt::Display for Finding<T, V> {
     }
 }
 
-/// Format of a report. The flag has the variants' names in lowercase.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Display, EnumString, VariantNames)]
-#[strum(serialize_all = "lowercase")]
-pub enum Format {
-    /// Lines of text.
-    #[default]
-    Text,
-    /// JSON, for scripts.
-    Json,
-}
-
-impl Format {
-    /// Renders a report, with a trailing newline.
-    pub fn render(self, report: &(impl fmt::Display + Serialize)) -> String {
-        match self {
-            Self::Text => report.to_string(),
-            Self::Json => serde_json::to_string_pretty(report).expect("texts and numbers are always JSON") + "\n",
-        }
+/// Formats a report, with a trailing newline.
+pub fn render(report: &(impl fmt::Display + Serialize), format: Format) -> String {
+    match format {
+        Format::Text => report.to_string(),
+        Format::Json => serde_json::to_string_pretty(report).expect("texts and numbers are always JSON") + "\n",
     }
 }
 

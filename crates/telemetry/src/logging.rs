@@ -21,14 +21,14 @@ use super::sampled::SampledBy;
 /// Target of the log line about changed levels, which is written regardless of the levels.
 pub const CHANGES: &str = "gce_metadata_proxy::levels";
 
-/// Log format. The flag has the variants' names in lowercase.
+/// Format of the log, and of commands' reports. The flags have the variants' names in lowercase.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Display, EnumString, VariantNames)]
 #[strum(serialize_all = "lowercase")]
 pub enum Format {
-    /// Text, for a terminal.
+    /// Text, for people.
     #[default]
     Text,
-    /// One JSON object per line.
+    /// JSON, for programs. In the log, one object per line.
     Json,
 }
 

@@ -8,9 +8,10 @@ use super::canary::Canary;
 use super::once;
 use super::pages::READYZ;
 use super::probe::Client;
-use crate::finding::Format;
+use crate::finding;
 use crate::pages::ListenError;
 use redirect::Routes;
+use telemetry::logging::Format;
 
 /// The modes of the command.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -37,7 +38,7 @@ pub async fn run(
     Ok(match command {
         Command::Once { format, open } => {
             let report = once(admin, &open).await;
-            (format.render(&report), report.exit_code())
+            (finding::render(&report, format), report.exit_code())
         }
         Command::Repeatedly(canary) => tokio::select! {
             ended = canary.run(admin) => return ended.map(|()| (String::new(), 0)),

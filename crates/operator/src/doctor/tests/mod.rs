@@ -9,12 +9,13 @@ mod ward;
 use super::judge::google::{Seen, reached};
 use super::judge::token::{Clocks, clock};
 use super::*;
-use crate::finding::Format;
+use crate::finding;
 use api::Ask;
 use cases::{Case, of_kubernetes, refuse};
 use google::{of_the_exchange, of_the_link};
 use http_client::reach::Unreachable;
 use mock::google::{Endpoint as Method, Fault};
+use telemetry::logging::Format;
 use ward::{GOOGLE_ACCOUNT, ISSUER, Kind, NOBODY, Ward, endpoint};
 
 const PROVIDER_FLAGS: &str = "cluster-1 --workload-identity-pool=my-pool --location=global --project=123";
@@ -51,7 +52,7 @@ fn judge(case: &Case, report: &Report) -> Result<(), String> {
     is(report.conclusion().contains(case.seen), "the conclusion has another cause".to_owned())?;
     is(report.exit_code() == 2, format!("the exit code is {}", report.exit_code()))?;
     [Format::Text, Format::Json].into_iter().try_for_each(|format| {
-        let shown = format.render(&report);
+        let shown = finding::render(&report, format);
         is(!["eyJ", "ya29"].iter().any(|token| shown.contains(token)), "a token is shown".to_owned())
     })
 }
