@@ -1,11 +1,15 @@
 //! A control group for one server: limits on memory and CPU, and its usage of both. Supports versions 1 and 2.
 
+#[path = "../../tests/support/cgroup/dirs.rs"]
+mod dirs;
+
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use dirs::Dirs;
 use serde::Serialize;
 
 const ROOT: &str = "/sys/fs/cgroup";
@@ -31,8 +35,7 @@ impl Bounds {
 /// A group. Removed on drop, which must happen after its processes have ended.
 #[derive(Debug)]
 pub struct Cgroup {
-    /// One folder in version 2, one per controller in version 1.
-    dirs: Vec<PathBuf>,
+    dirs: Dirs,
     version: Version,
 }
 
@@ -70,28 +73,21 @@ impl Cgroup {
         let name = format!("metadata-proxy-load-{}-{}", std::process::id(), NUMBER.fetch_add(1, Ordering::Relaxed));
         let root = Path::new(ROOT);
         let is_two = root.join("cgroup.controllers").exists();
-        let mut group = Self { dirs: Vec::new(), version: if is_two { Version::Two } else { Version::One } };
+        let mut group = Self { dirs: Dirs::default(), version: if is_two { Version::Two } else { Version::One } };
         match group.version {
             Version::Two => {
                 // Without this the group lacks the files, and the writes below fail with a clear error.
                 let _ = fs::write(root.join("cgroup.subtree_control"), "+cpu +memory");
-                group.make(root, &name)?;
+                group.dirs.make(&root.join(&name))?;
             }
             Version::One => {
                 for controller in ["memory", "cpu", "cpuacct"] {
-                    group.make(&root.join(controller), &name)?;
+                    group.dirs.make(&root.join(controller).join(&name))?;
                 }
             }
         }
         group.bound(bounds)?;
         Ok(group)
-    }
-
-    fn make(&mut self, parent: &Path, name: &str) -> io::Result<()> {
-        let dir = parent.join(name);
-        fs::create_dir(&dir)?;
-        self.dirs.push(dir);
-        Ok(())
     }
 
     fn bound(&self, bounds: Bounds) -> io::Result<()> {
@@ -113,7 +109,7 @@ impl Cgroup {
 
     /// The files that a process writes its ID to in order to join the group.
     pub fn doors(&self) -> impl Iterator<Item = PathBuf> {
-        self.dirs.iter().map(|dir| dir.join("cgroup.procs"))
+        self.dirs.doors()
     }
 
     /// CPU time used by its processes so far.
@@ -156,27 +152,4 @@ impl Cgroup {
 /// Reads a value from a file with one name and number per line.
 pub fn field(text: &str, name: &str) -> Option<u64> {
     text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.trim().parse().ok())
-}
-
-impl Drop for Cgroup {
-    fn drop(&mut self) {
-        for dir in &self.dirs {
-            // A process that was just killed remains in its group for a moment.
-            let is_gone = (0..200).any(|_| {
-                let removed = fs::remove_dir(dir).is_ok();
-                if !removed {
-                    pause();
-                }
-                removed
-            });
-            if !is_gone {
-                eprintln!("the control group {} could not be removed; `rmdir` it", dir.display());
-            }
-        }
-    }
-}
-
-#[expect(clippy::disallowed_methods, reason = "a drop cannot await, and nothing is measured here")]
-fn pause() {
-    std::thread::sleep(Duration::from_millis(10));
 }

@@ -14,7 +14,7 @@ use tokio::time::{Instant, sleep};
 use crate::stage::{
     CONNECTIONS, IN_FLIGHT, LEAF, RESETS, TOKEN, all_are_200, clients, fill, sheds, start, start_binary,
 };
-use crate::support::{Connection, Outcome, eventually, get, metric, metric_becomes, request};
+use crate::support::{Connection, Outcome, Scratch, eventually, get, metric, metric_becomes, request};
 use crate::turn;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -207,14 +207,13 @@ async fn a_request_whose_wait_the_policy_leaves_out_takes_a_seat() {
     let _turn = turn().await;
     let text = "apiVersion: gce-metadata-proxy/v1\nkind: ConcealmentPolicy\nname: mine\nversion: '1'\nextends: compat\n\
                 queryKeys: [alt]\notherQueryKeys: drop\n";
-    let file = std::env::temp_dir().join(format!("metadata-proxy-no-wait-{}.yaml", std::process::id()));
-    std::fs::write(&file, text).expect("written");
+    let scratch = Scratch::new("no-wait");
+    let file = scratch.file("policy.yaml", text);
     let (mock, proxy) = start(|config| {
         config.max_in_flight = 2;
-        config.policy = Choice { source: Source::File(file.clone()), recursive: None };
+        config.policy = Choice { source: Source::File(file.clone().into()), recursive: None };
     })
     .await;
-    std::fs::remove_file(&file).expect("removed");
     mock.fault(Fault::Hang);
     let waiting = clients(2, proxy.addr, "/computeMetadata/v1/instance/cpu-platform?wait_for_change=true");
     eventually("both are upstream", || mock.in_flight() == 2).await;

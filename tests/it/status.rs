@@ -10,7 +10,7 @@ use proxy::policy::Source;
 use serde_json::Value;
 use tokio::time::sleep;
 
-use crate::support::{Binary, Proxy, config, get, get_until, metric_becomes, raw, upstream};
+use crate::support::{Binary, Proxy, Scratch, config, get, get_until, metric_becomes, raw, upstream};
 
 const LEAF: &str = "/computeMetadata/v1/instance/cpu-platform";
 const KUBE_ENV: &str = "/computeMetadata/v1/instance/attributes/kube-env";
@@ -113,13 +113,13 @@ async fn audit_mode_is_degraded_and_says_that_secrets_are_served() {
 
 #[tokio::test]
 async fn a_rejected_policy_is_degraded_with_the_mistake_and_what_a_restart_does() {
-    let file = std::env::temp_dir().join(format!("metadata-proxy-status-{}.yaml", std::process::id()));
-    let write = |text: &str| std::fs::write(&file, text).expect("written");
+    let scratch = Scratch::new("status");
+    let write = |text: &str| scratch.file("policy.yaml", text);
     let valid =
         "apiVersion: gce-metadata-proxy/v1\nkind: ConcealmentPolicy\nname: mine\nversion: '1'\nextends: strict\n";
     write(valid);
     let mut settings = config(upstream().await.addr());
-    settings.policy.source = Source::File(file.clone());
+    settings.policy.source = Source::File(scratch.path("policy.yaml").into());
     let proxy = Proxy::with(settings).await;
     write(&format!("{valid}surprise: true\n"));
     metric_becomes_slowly(proxy.metrics_addr, "metadata_proxy_policy_rejected", 1).await;
@@ -137,7 +137,6 @@ async fn a_rejected_policy_is_degraded_with_the_mistake_and_what_a_restart_does(
         200
     );
     proxy.stop().await;
-    std::fs::remove_file(&file).expect("removed");
 }
 
 /// The file is checked every five seconds, and a change counts at the second check that finds it.

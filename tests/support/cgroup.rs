@@ -3,12 +3,14 @@
 //! Supports versions 1 and 2. If neither is writable, there is no group, and the test prints a message and
 //! measures less.
 
+mod dirs;
+
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::thread::sleep;
-use std::time::Duration;
+
+use dirs::Dirs;
 
 const ROOT: &str = "/sys/fs/cgroup";
 
@@ -27,7 +29,7 @@ pub struct Bounds {
 /// A group. Removed on drop, which must happen after its processes have ended.
 #[derive(Debug)]
 pub struct Cgroup {
-    dirs: Vec<PathBuf>,
+    dirs: Dirs,
     /// The folder of its memory controller.
     memory: Option<(PathBuf, Version)>,
 }
@@ -62,7 +64,7 @@ impl Cgroup {
     pub fn new(bounds: Bounds) -> io::Result<Self> {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let name = format!("metadata-proxy-test-{}-{}", std::process::id(), NUMBER.fetch_add(1, Ordering::Relaxed));
-        let mut group = Self { dirs: Vec::new(), memory: None };
+        let mut group = Self { dirs: Dirs::default(), memory: None };
         if is_version_2() {
             group.version_2(&name, bounds)?;
         } else {
@@ -73,14 +75,14 @@ impl Cgroup {
 
     fn version_1(&mut self, name: &str, bounds: Bounds) -> io::Result<()> {
         if let Some(bytes) = bounds.memory {
-            let dir = self.make(&Path::new(ROOT).join("memory").join(name))?;
+            let dir = self.dirs.make(&Path::new(ROOT).join("memory").join(name))?;
             fs::write(dir.join("memory.limit_in_bytes"), bytes.to_string())?;
             // Socket buffers are counted only if they have a limit. This limit is too high to be reached.
             let _ = fs::write(dir.join("memory.kmem.tcp.limit_in_bytes"), (4_u64 << 30).to_string());
             self.memory = Some((dir, Version::One));
         }
         if let Some(share) = bounds.cpu {
-            let dir = self.make(&Path::new(ROOT).join("cpu").join(name))?;
+            let dir = self.dirs.make(&Path::new(ROOT).join("cpu").join(name))?;
             fs::write(dir.join("cpu.cfs_period_us"), PERIOD.to_string())?;
             fs::write(dir.join("cpu.cfs_quota_us"), (share * 1000).to_string())?;
         }
@@ -88,7 +90,7 @@ impl Cgroup {
     }
 
     fn version_2(&mut self, name: &str, bounds: Bounds) -> io::Result<()> {
-        let dir = self.make(&Path::new(ROOT).join(name))?;
+        let dir = self.dirs.make(&Path::new(ROOT).join(name))?;
         if let Some(bytes) = bounds.memory {
             fs::write(dir.join("memory.max"), bytes.to_string())?;
             self.memory = Some((dir.clone(), Version::Two));
@@ -99,19 +101,13 @@ impl Cgroup {
     /// Limits the CPU of a group of version 2 to this many milliseconds in every 100.
     #[allow(dead_code, reason = "each test binary uses a part of it")]
     pub fn limit_cpu(&self, share: u32) -> io::Result<()> {
-        let dir = self.dirs.first().ok_or(io::ErrorKind::NotFound)?;
+        let dir = self.dirs.iter().next().ok_or(io::ErrorKind::NotFound)?;
         fs::write(dir.join("cpu.max"), format!("{} {PERIOD}", share * 1000))
-    }
-
-    fn make(&mut self, dir: &Path) -> io::Result<PathBuf> {
-        fs::create_dir(dir)?;
-        self.dirs.push(dir.to_owned());
-        Ok(dir.to_owned())
     }
 
     /// The files that a process writes its ID to in order to join the group.
     pub fn doors(&self) -> impl Iterator<Item = PathBuf> {
-        self.dirs.iter().map(|dir| dir.join("cgroup.procs"))
+        self.dirs.doors()
     }
 
     /// The usage so far. `None` without a memory limit.
@@ -137,27 +133,4 @@ impl Cgroup {
             },
         })
     }
-}
-
-impl Drop for Cgroup {
-    fn drop(&mut self) {
-        for dir in &self.dirs {
-            // A process that was just killed remains in its group for a moment.
-            let is_gone = (0..200).any(|_| {
-                let removed = fs::remove_dir(dir).is_ok();
-                if !removed {
-                    pause();
-                }
-                removed
-            });
-            if !is_gone {
-                eprintln!("the control group {} could not be removed", dir.display());
-            }
-        }
-    }
-}
-
-#[expect(clippy::disallowed_methods, reason = "a drop cannot await, and there is nothing left to stop")]
-fn pause() {
-    sleep(Duration::from_millis(10));
 }

@@ -4,6 +4,7 @@ mod binary;
 pub mod cgroup;
 pub mod needs;
 mod release;
+mod scratch;
 pub mod stall;
 pub mod tokens;
 mod upstream;
@@ -22,6 +23,7 @@ use tokio::time::{Instant, sleep};
 
 pub use binary::Binary;
 pub use release::{release, release_build};
+pub use scratch::Scratch;
 pub use upstream::upstream;
 pub use wire::ask;
 pub use wire::{Answer, Connection, Outcome, get, raw, request};

@@ -1,7 +1,6 @@
 //! The files shipped for operators and the metrics, checked by a real Prometheus and by `promtool`.
 
 use std::net::{SocketAddr, TcpListener};
-use std::path::PathBuf;
 use std::process::Stdio;
 use std::time::Duration;
 
@@ -14,7 +13,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::block_on;
 use crate::support::needs::{Test, tests};
-use crate::support::{Outcome, Proxy, ask, get, upstream};
+use crate::support::{Outcome, Proxy, Scratch, ask, get, upstream};
 
 /// The tests that need `prometheus`.
 pub(crate) const WITH_PROMETHEUS: &[Test] = tests![
@@ -35,35 +34,10 @@ const SCRAPE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Interval between queries.
 const QUERY_INTERVAL: Duration = Duration::from_millis(200);
 
-/// A directory for one test. Removed on drop.
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn new(name: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("metadata-proxy-{name}-{}", std::process::id()));
-        std::fs::create_dir_all(&path).expect("a directory");
-        Self(path)
-    }
-
-    fn write(&self, name: &str, text: &str) {
-        std::fs::write(self.0.join(name), text).expect("written");
-    }
-
-    fn path(&self, name: &str) -> String {
-        self.0.join(name).display().to_string()
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
 /// Runs `promtool` in a directory. Returns whether it succeeded, and its output.
 async fn promtool(directory: &Scratch, command: &str) -> (bool, String) {
     let line = format!("promtool {command}");
-    let run = Command::new("sh").args(["-c", &line]).current_dir(&directory.0).output().await.expect("a shell");
+    let run = Command::new("sh").args(["-c", &line]).current_dir(directory.dir()).output().await.expect("a shell");
     let said = [run.stdout, run.stderr].map(|text| String::from_utf8_lossy(&text).into_owned()).concat();
     (run.status.success(), said)
 }
@@ -72,8 +46,8 @@ fn each_alert_fires_on_its_fault_and_none_on_a_healthy_node() {
     let directory = Scratch::new("rules");
     let rules: Value = serde_saphyr::from_str(RULES).expect("a document");
     // JSON is valid YAML.
-    directory.write("rules.yaml", &rules["spec"].to_string());
-    directory.write("rules.test.yaml", include_str!("../../deploy/observability/rules.test.yaml"));
+    directory.file("rules.yaml", &rules["spec"].to_string());
+    directory.file("rules.test.yaml", include_str!("../../deploy/observability/rules.test.yaml"));
     block_on(async {
         for command in ["check rules rules.yaml", "test rules rules.test.yaml"] {
             let (is_right, said) = promtool(&directory, command).await;
@@ -89,7 +63,7 @@ fn promtool_finds_no_fault_with_the_metrics() {
         let proxy = Proxy::start(mock.addr()).await;
         // A request that reaches every filter, from the outermost to the server itself.
         get(proxy.addr, LEAF).await;
-        directory.write("metrics", &get(proxy.metrics_addr, "/metrics").await.body);
+        directory.file("metrics", &get(proxy.metrics_addr, "/metrics").await.body);
         let (_, said) = promtool(&directory, "check metrics < metrics").await;
         // It complains about `request_count`, a name of k8s-metadata-proxy, which stays.
         let complaints: Vec<&str> = said.lines().filter(|line| !line.starts_with("request_count ")).collect();
@@ -112,7 +86,7 @@ impl Prometheus {
         let target = |pod| format!("{{targets: ['{metrics_addr}'], labels: {{node: n, pod: {pod}}}}}");
         let targets: Vec<String> = pods.iter().map(target).collect();
         let scrape = format!("{{job_name: proxy, static_configs: [{}]}}", targets.join(", "));
-        directory.write("prometheus.yml", &format!("global: {{scrape_interval: 1s}}\nscrape_configs: [{scrape}]\n"));
+        directory.file("prometheus.yml", &format!("global: {{scrape_interval: 1s}}\nscrape_configs: [{scrape}]\n"));
         // Prometheus does not report its port, so find a free one first.
         let free = TcpListener::bind("127.0.0.1:0").expect("a port");
         let addr = free.local_addr().expect("an address");

@@ -3,52 +3,24 @@
 
 use std::fs;
 use std::os::unix::fs::symlink;
-use std::path::{Path, PathBuf};
 
 use mock::SECRET_MARKER;
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 
-use crate::support::{Binary, get, metric, metric_becomes, upstream};
+use crate::support::{Binary, Scratch, get, metric, metric_becomes, upstream};
 
 const KUBE_ENV: &str = "/computeMetadata/v1/instance/attributes/kube-env";
 const SSH_KEYS: &str = "/computeMetadata/v1/instance/attributes/ssh-keys";
 const TREE: &str = "/computeMetadata/v1/instance/?recursive=true";
 const HEAD: &str = "apiVersion: gce-metadata-proxy/v1\nkind: ConcealmentPolicy\nname: mine\n";
 
-/// A directory that is removed at the end of the test.
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn new(name: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("metadata-proxy-{name}-{}", std::process::id()));
-        fs::create_dir_all(&path).expect("a directory");
-        Self(path)
-    }
-
-    fn file(&self, name: &str, text: &str) -> String {
-        let path = self.0.join(name);
-        fs::write(&path, text).expect("written");
-        path_text(&path)
-    }
-
-    /// As the kubelet does it: the file is a link into a directory that is itself a link, and that link is swapped.
-    fn publish(&self, generation: &str, text: &str) {
-        let data = self.0.join(generation);
-        fs::create_dir_all(&data).expect("a directory");
-        fs::write(data.join("policy.yaml"), text).expect("written");
-        symlink(generation, self.0.join("..data_tmp")).expect("a link");
-        fs::rename(self.0.join("..data_tmp"), self.0.join("..data")).expect("swapped");
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
-
-fn path_text(path: &Path) -> String {
-    path.to_str().expect("temporary paths are text").to_owned()
+/// As the kubelet does it: the file is a link into a directory that is itself a link, and that link is swapped.
+fn publish(scratch: &Scratch, generation: &str, text: &str) {
+    let data = scratch.dir().join(generation);
+    fs::create_dir_all(&data).expect("a directory");
+    fs::write(data.join("policy.yaml"), text).expect("written");
+    symlink(generation, scratch.dir().join("..data_tmp")).expect("a link");
+    fs::rename(scratch.dir().join("..data_tmp"), scratch.dir().join("..data")).expect("swapped");
 }
 
 #[tokio::test]
@@ -88,29 +60,29 @@ async fn a_changed_file_is_in_force_and_a_broken_one_is_not() {
             "{HEAD}version: '{version}'\nextends: strict\nrules:\n  - paths: [instance/attributes/{name}]\n    verdict: allow\n"
         )
     };
-    scratch.publish("1", &opens("1", "enable-oslogin"));
-    symlink("..data/policy.yaml", scratch.0.join("policy.yaml")).expect("a link");
+    publish(&scratch, "1", &opens("1", "enable-oslogin"));
+    symlink("..data/policy.yaml", scratch.dir().join("policy.yaml")).expect("a link");
 
     let mock = upstream().await;
-    let file = path_text(&scratch.0.join("policy.yaml"));
+    let file = scratch.path("policy.yaml");
     let (mut binary, addr, metrics_addr) = Binary::ready(None, mock.addr(), &["--policy", &file]).await;
     let opened = async |name: &str| get(addr, &format!("/computeMetadata/v1/instance/attributes/{name}")).await.status;
     assert_eq!((opened("enable-oslogin").await, opened("enable-guest-attributes").await), (200, 404));
 
-    scratch.publish("2", &opens("2", "enable-guest-attributes"));
+    publish(&scratch, "2", &opens("2", "enable-guest-attributes"));
     binary.stderr_line("policy reloaded").await;
     assert_eq!((opened("enable-oslogin").await, opened("enable-guest-attributes").await), (404, 200));
     let page = get(metrics_addr, "/metrics").await.body;
     let info: Vec<&str> = page.lines().filter(|line| line.starts_with("metadata_proxy_policy_info{")).collect();
     assert!(info.len() == 1 && info[0].contains("name=\"mine\"") && info[0].contains("version=\"2\""), "{info:?}");
 
-    scratch.publish("3", &format!("{}surprise: true\n", opens("3", "kube-env")));
+    publish(&scratch, "3", &format!("{}surprise: true\n", opens("3", "kube-env")));
     let line = binary.stderr_line("keeping the previous policy").await;
     assert!(line.contains("unknown field `surprise`") && line.contains(&format!("{file}:9:1: ")), "{line}");
     assert_eq!((opened("kube-env").await, opened("enable-guest-attributes").await), (404, 200));
     assert_eq!(metric(metrics_addr, "metadata_proxy_policy_rejected").await, Some(1.0));
 
-    scratch.publish("4", &opens("4", "enable-oslogin"));
+    publish(&scratch, "4", &opens("4", "enable-oslogin"));
     binary.stderr_line("policy reloaded").await;
     assert_eq!((opened("enable-oslogin").await, opened("enable-guest-attributes").await), (200, 404));
     metric_becomes(metrics_addr, "metadata_proxy_policy_rejected", 0).await;
@@ -143,9 +115,8 @@ async fn a_mistake_ends_the_start_with_its_place() {
 #[tokio::test]
 async fn a_policy_that_is_no_file_is_refused_at_once() {
     let scratch = Scratch::new("fifo");
-    let fifo = scratch.0.join("policy.yaml");
+    let fifo = scratch.path("policy.yaml");
     mknodat(CWD, &fifo, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).expect("a FIFO");
-    let fifo = path_text(&fifo);
     let expected = format!(
         "gce-metadata-proxy: cannot read policy file {fifo}: it is a FIFO, not a regular file; give the path of a regular \
          file, or of a symbolic link to one\n"

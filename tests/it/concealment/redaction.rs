@@ -12,7 +12,7 @@ use tokio::time::sleep;
 
 use super::{UNNAMED, built_in};
 use crate::support::{
-    Answer, Binary, Connection, Proxy, config, eventually, get, metric_becomes, raw, request, upstream,
+    Answer, Binary, Connection, Proxy, Scratch, config, eventually, get, metric_becomes, raw, request, upstream,
 };
 
 /// The largest tree that is redacted, in bytes.
@@ -313,10 +313,9 @@ async fn an_answer_that_is_no_success_carries_no_value() {
 async fn a_dropped_flag_leaves_a_listing() {
     let mock = upstream().await;
     let text = "apiVersion: gce-metadata-proxy/v1\nkind: ConcealmentPolicy\nname: mine\nversion: '1'\nextends: strict\nqueryKeys: [alt]\n";
-    let file = std::env::temp_dir().join(format!("metadata-proxy-dropped-{}.yaml", std::process::id()));
-    std::fs::write(&file, text).expect("written");
-    let proxy = start(&mock, Choice { source: Source::File(file.clone()), recursive: None }).await;
-    std::fs::remove_file(&file).expect("removed");
+    let scratch = Scratch::new("dropped");
+    let file = scratch.file("policy.yaml", text).into();
+    let proxy = start(&mock, Choice { source: Source::File(file), recursive: None }).await;
     let answer = get(proxy.addr, "/computeMetadata/v1/project/?recursive=true").await;
     assert_eq!((answer.status, answer.body.as_str()), (200, "numeric-project-id\nproject-id\n"));
     assert_eq!(get(proxy.addr, "/computeMetadata/v1/instance/id?wait_for_change=true").await.status, 200);
