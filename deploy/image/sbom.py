@@ -1,10 +1,16 @@
-"""What an image is made of, as CycloneDX: crates, what Rust brings, and packages of Debian."""
+"""What an image is made of, as CycloneDX: crates, what Rust brings, and packages of Debian. A release has one for each image.
 
+    python3 deploy/image/sbom.py DIR     writes them to DIR without building the images, for scanners"""
+
+import json
 import re
+import sys
 import uuid
+from pathlib import Path
 from urllib.parse import quote
 
 import debian
+import images
 import parts
 
 # Of the release that build-binary names.
@@ -51,3 +57,16 @@ def sbom(image, version, architecture, identity, created):
         "components": found,
         "dependencies": [{"ref": itself["bom-ref"], "dependsOn": [one["bom-ref"] for one in found]}],
     }
+
+
+def main(folder):
+    folder.mkdir(parents=True, exist_ok=True)
+    created = images.created(images.revision())
+    for image in images.IMAGES:
+        for architecture in parts.TARGETS:
+            found = sbom(image, images.VERSION, architecture, "", created)
+            (folder / f"{image}-{architecture}.cdx.json").write_text(json.dumps(found, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -18,15 +18,17 @@ const UNCHECKED: [&str; 6] = ["gcloud", "kind", "nft", "sed", "sha256sum", "tar"
 const ENTER: &str = "deploy/tests/node/enter";
 
 /// Scripts of the repository, and their arguments.
-const SCRIPTS: [(&str, &[&str]); 9] = [
+const SCRIPTS: [(&str, &[&str]); 11] = [
     (".ci/dependencies", &[]),
     (".ci/minimum-rust", &[]),
     (".ci/run", &[]),
+    (".ci/scan", &[]),
     ("deploy/image/images.py", &["--architecture", "amd64", "--demo"]),
+    ("deploy/image/lock-debian", &["--check"]),
     ("deploy/image/notices", &["--check"]),
     ("deploy/release/release.py", &[]),
     ("deploy/release/verify", &["DIR", "COMMIT", "--key", "PUBLIC.pem"]),
-    ("deploy/tests/run", &["manifests", "image", "node"]),
+    ("deploy/tests/run", &["manifests", "image", "emulated", "release", "node"]),
     ("tests/run", &["--install", "--list"]),
 ];
 

@@ -10,7 +10,7 @@ import api
 import machine
 
 PODS = api.pods("default")
-IMAGE = "localhost/pod:1"
+IMAGE = "localhost/pod:test"
 INSIDE = Path(__file__).resolve().parent / "inside"
 # Of files here, pods learn that they shall end.
 STOPS = Path("/run/checks")
