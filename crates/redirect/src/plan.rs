@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use super::destination::{self, METADATA_V4, METADATA_V6};
 use super::rule::{Chain, Hook, Hosts, Name, Rule, Then, When};
-use super::{Destination, Mode, Opened, Rate, Routes, Settings};
+use super::{Destination, DropSpoofed, Mode, Opened, Rate, Routes, Settings};
 
 const SERVER_V4: Hosts = Hosts { addr: IpAddr::V4(METADATA_V4), prefix: 32 };
 const SERVER_V6: Hosts = Hosts { addr: IpAddr::V6(METADATA_V6), prefix: 128 };
@@ -138,7 +138,7 @@ impl Plan {
 /// The proxy distinguishes pods by their source addresses. If this is off, the chain is installed without rules, so that it
 /// replaces an earlier one.
 fn drop_spoofed(settings: &Settings, to: &[SocketAddr], uplinks: &[String]) -> Vec<Rule> {
-    if !settings.opened.drop_spoofed {
+    if settings.opened.drop_spoofed != DropSpoofed::True {
         return Vec::new();
     }
     let spoofed = to.iter().map(|to| Rule {
@@ -329,7 +329,7 @@ pub(super) mod tests {
             is_shared: false,
             opened: Opened {
                 routes: Routes { ports: vec![443], ipv6: false },
-                drop_spoofed: true,
+                drop_spoofed: DropSpoofed::True,
                 ..Opened::default()
             },
         }
