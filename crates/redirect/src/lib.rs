@@ -210,15 +210,20 @@ impl Redirect {
     /// Installs the rules, replacing an earlier redirect. Returns the tool used. If the bound on new connections is refused,
     /// installs the redirect without it. If that is impossible too, closes the metadata server to pods.
     pub async fn install(&self) -> Result<Tool, NotInstalled> {
+        self.install_within(Some(first_edition::WAIT)).await
+    }
+
+    /// The same. `wait`: how long to wait for the proxy where the first edition's rules are in force. `None` for no limit.
+    async fn install_within(&self, wait: Option<Duration>) -> Result<Tool, NotInstalled> {
         let plan = self.plan_to_install().await;
-        let mut outcome = self.install_or_find(&plan).await;
+        let mut outcome = self.install_or_find(&plan, wait).await;
         if matches!(outcome, Err(Error::Tool { .. })) && !matches!(self.state().await, Ok(State::Absent)) {
             // An earlier redirect may be in force. A brief failure of a tool must not replace it with the closing rules.
             sleep(SECOND_TRY).await;
-            outcome = self.install_or_find(&plan).await;
+            outcome = self.install_or_find(&plan, wait).await;
         }
         if let (Err(error @ Error::Tool { .. }), Some(unbounded)) = (&outcome, plan.without_bound())
-            && let Ok(tool) = self.install_or_find(&unbounded).await
+            && let Ok(tool) = self.install_or_find(&unbounded, wait).await
         {
             tracing::warn!(
                 %error,
@@ -234,8 +239,8 @@ impl Redirect {
     }
 
     /// Installs the rules. If that fails, but they are installed already, as after a restart, that is a success.
-    async fn install_or_find(&self, plan: &Plan) -> Result<Tool, Error> {
-        match self.install_whole(plan).await {
+    async fn install_or_find(&self, plan: &Plan, wait: Option<Duration>) -> Result<Tool, Error> {
+        match self.install_whole(plan, wait).await {
             Err(why) if !self.stands(plan).await => Err(why),
             Err(_) => self.tool().await,
             installed => installed,
@@ -247,14 +252,14 @@ impl Redirect {
         matches!(state().await, Ok(State::Installed)) && self.wrong_address().is_none()
     }
 
-    async fn install_whole(&self, plan: &Plan) -> Result<Tool, Error> {
+    async fn install_whole(&self, plan: &Plan, wait: Option<Duration>) -> Result<Tool, Error> {
         privileges::check()?;
         let tool = self.tool().await?;
         let other = tool.other().if_usable().await;
         if matches!(self.settings.mode, Mode::DaemonSet { .. }) {
             self.add_addresses()?;
             let tools: Vec<Tool> = std::iter::once(tool).chain(other).collect();
-            first_edition::wait_for_successor(&tools, &self.to()).await;
+            first_edition::wait_for_successor(&tools, &self.to(), wait).await?;
         }
         tool.install(plan).await?;
         // Addresses of an earlier redirect.
@@ -280,6 +285,17 @@ impl Redirect {
         let is_node = matches!(self.settings.mode, Mode::DaemonSet { .. });
         let to: Vec<_> = self.to().addrs().map(|to| to.ip()).collect();
         to.into_iter().filter(move |ip| is_node && is_added(*ip))
+    }
+
+    /// The addresses that another program added and the proxy shares. It may serve pods there by other ports.
+    fn shared(&self) -> Vec<SocketAddr> {
+        let to = self.to();
+        let is_shared = |to: &SocketAddr| {
+            self.settings.is_shared
+                && self.added().any(|ip| ip == to.ip())
+                && matches!(addresses::find(to.ip()), Ok(Presence::Others))
+        };
+        to.addrs().filter(is_shared).collect()
     }
 
     fn add_addresses(&self) -> Result<(), Error> {
@@ -465,7 +481,7 @@ impl Redirect {
     async fn plan_with(&self, tools: &[Tool], drops_spoofed: bool) -> Plan {
         let mut settings = Settings { to: self.to(), ..self.settings.clone() };
         settings.opened.drop_spoofed = if drops_spoofed { DropSpoofed::True } else { DropSpoofed::False };
-        let plan = Plan::new(&settings, &self.uplinks());
+        let plan = Plan::new(&settings, &self.uplinks()).sharing(&self.shared());
         if first_edition::needs_guard(tools).await { plan.guarding_loopback() } else { plan }
     }
 
@@ -483,7 +499,8 @@ impl Redirect {
 
     fn closing_plans(&self, is_loopback_guarded: bool) -> Vec<Plan> {
         let plans = Plan::closing(&self.settings.mode, &self.settings.opened, Some(&self.to()));
-        plans.into_iter().map(|plan| if is_loopback_guarded { plan.guarding_loopback() } else { plan }).collect()
+        let plans = plans.into_iter().map(|plan| plan.sharing(&self.shared()));
+        plans.map(|plan| if is_loopback_guarded { plan.guarding_loopback() } else { plan }).collect()
     }
 }
 
