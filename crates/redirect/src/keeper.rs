@@ -129,7 +129,7 @@ impl Keeper {
             (Err(error), _) => self.is_not_installed(&error),
             (Ok(_), Some(doubt)) => tracing::warn!("{doubt}"),
             (Ok(_), None) => {
-                tracing::info!("packets from addresses that are not the pods' own are dropped from now on")
+                tracing::info!("packets from addresses that are not the pods' own are dropped from now on");
             }
         }
     }
