@@ -105,7 +105,7 @@ mod tests {
     fn a_default_is_no_wish() {
         for line in [
             "--attest=prefer --host-proc=/host/proc --impersonate-node --workload-identity=false",
-            "--redirect-drop-spoofed=false --redirect-max-new-connections=500 --workload-pool=",
+            "--redirect-drop-spoofed=auto --redirect-max-new-connections=500 --workload-pool=",
             "--node-name=n",
         ] {
             serve(line);

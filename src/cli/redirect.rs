@@ -9,8 +9,10 @@ use strum::{Display, EnumString, VariantNames};
 use super::flag::{Flag, flags};
 use super::given::{Given, Mistakes, Plain, Syntax};
 use super::startup_taint::StartupTaintArgs;
-use super::syntax::{self, Choice, Switch};
-use redirect::{Command, Destination, Mode, Opened, PROXY, Rate, Redirect, Routes, SIDECAR_UID, Settings, Tool};
+use super::syntax::{self, Choice, OnOff, Switch};
+use redirect::{
+    Command, Destination, DropSpoofed, Mode, Opened, PROXY, Rate, Redirect, Routes, SIDECAR_UID, Settings, Tool,
+};
 
 #[derive(Debug, Subcommand)]
 #[expect(clippy::large_enum_variant, reason = "parsed once")]
@@ -126,19 +128,18 @@ flags! {
         routes: RoutesArgs => routes,
 
         /// Drop packets for the metadata server that arrive on an interface other than the one that routes to their source address
-        /// (a strict reverse-path check), so that no pod can use another's address. Not for networks such as Cilium's, where
-        /// pods' packets arrive on another interface
+        /// (a strict reverse-path check), so that no pod can use another's address. auto: where each interface of a pod has a
+        /// route. Without a value: true. Not for networks such as Cilium's, where pods' packets arrive on another interface
         #[arg(
             long,
-            value_name = "true|false",
+            value_name = "auto|true|false",
             env = "METADATA_PROXY_REDIRECT_DROP_SPOOFED",
-            default_value = "false",
+            default_value = DropSpoofed::default().to_string(),
             num_args = 0..=1,
             require_equals = true,
-            default_missing_value = "true",
-            hide_default_value = true
+            default_missing_value = DropSpoofed::True.to_string()
         )]
-        redirect_drop_spoofed: Switch => drop_spoofed,
+        redirect_drop_spoofed: Given<Spoofed> => drop_spoofed,
 
         /// New connections per second that each source address may open, after a burst of ten times as many. The kernel drops
         /// those beyond. daemonset only. 0 turns it off
@@ -296,6 +297,34 @@ impl Syntax for Route {
     }
 }
 
+/// Whether to drop spoofed packets: a switch, or `auto`.
+#[derive(Debug, Clone)]
+struct Spoofed;
+
+impl Syntax for Spoofed {
+    type Value = DropSpoofed;
+
+    /// An empty variable counts as not set.
+    fn empty() -> Option<DropSpoofed> {
+        Some(DropSpoofed::default())
+    }
+
+    fn expected() -> String {
+        "auto, true or false".to_owned()
+    }
+
+    fn parse(text: &str) -> Option<DropSpoofed> {
+        if text == "auto" {
+            return Some(DropSpoofed::Auto);
+        }
+        OnOff::parse(text).map(|is_on| if is_on { DropSpoofed::True } else { DropSpoofed::False })
+    }
+
+    fn show(value: &DropSpoofed) -> String {
+        value.to_string()
+    }
+}
+
 /// New connections per second, or `None` for 0, which means no limit.
 #[derive(Debug, Clone)]
 struct NewConnections;
@@ -429,6 +458,21 @@ mod tests {
             };
             assert_eq!(redirect.settings.opened.max_new_connections, Rate::new(rate), "{flag}");
         }
+    }
+
+    #[test]
+    fn spoofed_packets_are_dropped_where_it_is_safe_unless_somebody_decides() {
+        for (flag, expected) in [
+            ("", DropSpoofed::Auto),
+            ("--redirect-drop-spoofed=auto", DropSpoofed::Auto),
+            ("--redirect-drop-spoofed", DropSpoofed::True),
+            ("--redirect-drop-spoofed=1", DropSpoofed::True),
+            ("--redirect-drop-spoofed=false", DropSpoofed::False),
+        ] {
+            let Command::Check(redirect) = redirect(&format!("redirect check {flag}")) else { panic!("no check") };
+            assert_eq!(redirect.settings.opened.drop_spoofed, expected, "{flag}");
+        }
+        assert!(mistakes("redirect check --redirect-drop-spoofed=often").contains("auto, true or false"));
     }
 
     #[test]

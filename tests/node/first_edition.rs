@@ -17,6 +17,7 @@ pub const TESTS: &[Test] = tests![
     the_other_tool_replaces_it,
     loopback_stays_guarded_until_it_is_closed,
     a_redirect_waits_for_its_proxy,
+    a_redirect_does_not_wait_for_ever,
 ];
 
 /// As containers have /proc/sys unless they are privileged. `ip netns exec` has mounts of its own.
@@ -228,4 +229,25 @@ fn a_redirect_waits_for_its_proxy() {
     let _proxy = world.proxy(&[]);
     installing.line("redirect installed");
     eventually("pods are redirected", || !World::state_of(&world.node).contains("127.0.0.1:988"));
+}
+
+/// As in an init container, which the proxy waits for. Meanwhile the new address leads to nothing.
+fn a_redirect_does_not_wait_for_ever() {
+    for tool in ["nft", "iptables"] {
+        let world = World::new();
+        let pod = &world.pods[0];
+        let _other = Process::start(&world.node, &["mock", "--addr", "0.0.0.0:8090"]);
+        first_edition(&world.node, tool);
+        let installing = Process::start(&world.node, &["redirect", "install", "--tool", tool]);
+        installing.line("an earlier redirect stays");
+        let stranger = format!("http://169.254.169.252:8090{TOKEN}");
+        eventually("the address is there and somebody listens", || world.node.curl(&stranger).status == 200);
+        assert_eq!(pod.curl(&stranger).status, 0, "{tool}: what listens on all addresses of the node");
+        installing.line("replaced all the same");
+        installing.line("redirect installed");
+        assert!(!World::state_of(&world.node).contains("127.0.0.1:988"));
+        let rules = World::state_of(&world.node).to_lowercase();
+        assert!(!rules.contains("meanwhile"), "{rules}");
+        succeeds(&redirect(&world.node, &format!("check --tool {tool}")));
+    }
 }

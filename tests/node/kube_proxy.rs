@@ -168,7 +168,8 @@ fn attack(api: &mut Client, world: &World) {
     slice(api, "endpoint", "IPv6", "fd20:ce::254", 201);
     slice(api, "endpoint", "FQDN", "metadata.google.internal", 201);
     eventually("kube-proxy knows", || {
-        let rules = world.node.sh("nft list ruleset; cat /proc/self/net/ip_vs 2>/dev/null || true");
+        // In IPVS mode the addresses of Services are those of an interface.
+        let rules = world.node.sh("nft list ruleset; ip address show kube-ipvs0 2>/dev/null || true");
         ["169.254.169.254", "fd20:ce::254", ENDPOINT].iter().all(|addr| {
             let lines = rules.lines().filter(|line| line.contains(addr));
             // Those of the redirect bear its mark.

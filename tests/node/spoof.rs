@@ -1,10 +1,17 @@
 //! Pods that send from addresses of others.
 
+use crate::namespace::Namespace;
+use crate::process::Process;
 use crate::support::needs::{Test, tests};
 use crate::world::{SERVER, TOKEN, World, is_protected, redirect, succeeds};
 
 /// The tests of this module.
-pub const TESTS: &[Test] = tests![a_pod_cannot_ask_from_another_pod_s_address];
+pub const TESTS: &[Test] = tests![
+    a_pod_cannot_ask_from_another_pod_s_address,
+    pods_on_a_bridge_are_served_and_cannot_ask_from_elsewhere,
+    pods_that_are_reached_by_another_interface_are_served,
+    the_first_pod_shows_the_keeper_what_the_network_is,
+];
 
 /// Each tool, and the command that removes the rule.
 const TOOLS: [(&str, &str); 2] = [
@@ -12,28 +19,119 @@ const TOOLS: [(&str, &str); 2] = [
     ("iptables", "iptables -t mangle -F GCE-METADATA-PROXY-SPOOF"),
 ];
 
-/// The responses to a spoofed packet go to the owner of its address, so the packets that arrive are counted instead.
+/// What `redirect check` says where spoofed packets are let pass.
+const LET_PASS: &str = "packets from addresses that are not the pods' own are let pass";
+
+/// Turns off the kernel's own check, which may be on, and counts packets of the proxy.
+fn prepare(node: &Namespace) {
+    node.sh("for file in /proc/sys/net/ipv4/conf/*/rp_filter; do echo 0 > $file; done
+        nft add table inet seen
+        nft add chain inet seen in '{ type filter hook input priority 100; }'");
+}
+
+/// Whether a packet of this pod from this address reaches the proxy. The responses to a spoofed packet go to the owner of its
+/// address, so the packets that arrive are counted instead.
+fn arrives(node: &Namespace, pod: &Namespace, from: &str) -> bool {
+    node.sh(&format!("nft flush chain inet seen in; nft add rule inet seen in ip saddr {from} tcp dport 988 counter"));
+    pod.sh(&format!("curl -s --max-time 1 --interface {from} {SERVER}{TOKEN} || true"));
+    !node.sh("nft list table inet seen").contains("packets 0 ")
+}
+
 fn a_pod_cannot_ask_from_another_pod_s_address() {
     let world = World::new();
     let _proxy = world.proxy(&[]);
     let attacker = &world.pods[1];
     attacker.ip("addr add 10.8.1.2/32 dev eth0");
-    // Turns off the kernel's own check, which may be on.
-    world.node.sh("for file in /proc/sys/net/ipv4/conf/*/rp_filter; do echo 0 > $file; done
-        nft add table inet seen
-        nft add chain inet seen in '{ type filter hook input priority 100; }'");
-    let attack = || {
-        world.node.sh("nft flush chain inet seen in
-            nft add rule inet seen in iifname pod2 ip saddr 10.8.1.2 tcp dport 988 counter");
-        attacker.sh(&format!("curl -s --max-time 1 --interface 10.8.1.2 {SERVER}{TOKEN} || true"));
-        !world.node.sh("nft list table inet seen").contains("packets 0 ")
-    };
+    prepare(&world.node);
+    let attack = || arrives(&world.node, attacker, "10.8.1.2");
     for (tool, without) in TOOLS {
-        succeeds(&redirect(&world.node, &format!("install --tool {tool} --redirect-drop-spoofed")));
+        let install = format!("--tool {tool}");
+        succeeds(&redirect(&world.node, &format!("install {install}")));
         assert!(!attack(), "{tool}: a packet from another pod's address reaches the proxy");
         is_protected(attacker);
         is_protected(&world.pods[0]);
+        let check = redirect(&world.node, &format!("check {install}"));
+        assert!(check.code == Some(0) && !check.stdout.contains(LET_PASS), "{check:?}");
         world.node.sh(without);
         assert!(attack(), "{tool}: an attack that works, were there no rule");
+
+        let off = format!("{install} --redirect-drop-spoofed=false");
+        succeeds(&redirect(&world.node, &format!("install {off}")));
+        assert!(attack(), "{tool}: it is off");
+        let check = redirect(&world.node, &format!("check {off}"));
+        assert!(check.code == Some(0) && check.stdout.contains(LET_PASS), "{check:?}");
     }
+}
+
+/// As flannel and GKE's older nodes have it: pods are ports of a bridge, which has the route.
+fn pods_on_a_bridge_are_served_and_cannot_ask_from_elsewhere() {
+    let world = World::new();
+    let _proxy = world.proxy(&[]);
+    let [pod, attacker] = &world.pods;
+    world.node.sh("ip link add cni0 type bridge; ip link set cni0 up
+        for pod in pod1 pod2; do ip address flush dev $pod; ip link set $pod master cni0; ip link set $pod up; done
+        ip address add 10.8.1.1/24 dev cni0; ip address add 10.8.2.1/24 dev cni0
+        ip -6 address add fd00:b:1::1/64 dev cni0 nodad; ip -6 address add fd00:b:2::1/64 dev cni0 nodad");
+    prepare(&world.node);
+    // An address that the node would answer by its uplink.
+    attacker.ip("addr add 10.200.0.9/32 dev eth0");
+    for (tool, without) in TOOLS {
+        succeeds(&redirect(&world.node, &format!("install --tool {tool}")));
+        is_protected(pod);
+        is_protected(attacker);
+        assert!(!arrives(&world.node, attacker, "10.200.0.9"), "{tool}: from an address that is not of the bridge");
+        world.node.sh(without);
+        assert!(arrives(&world.node, attacker, "10.200.0.9"), "{tool}: an attack that works, were there no rule");
+    }
+}
+
+/// As with Cilium: the table of routes leads to pods by one interface, and packets take another.
+fn one_way(node: &Namespace) {
+    node.sh("for pod in 1 2; do
+            ip rule add ipproto tcp sport 988 lookup 100
+            ip rule add iif eth0 lookup 100
+            ip address flush dev pod$pod
+            ip route add 10.8.$pod.0/24 dev pod$pod table 100
+        done
+        ip link add cilium_host type veth peer name cilium_net; ip link set cilium_host up
+        ip address add 10.8.0.1/32 dev cilium_host; ip route add 10.8.0.0/16 dev cilium_host
+        for file in /proc/sys/net/ipv4/conf/*/rp_filter; do echo 0 > $file; done
+        for pod in pod1 pod2; do echo 1 > /proc/sys/net/ipv4/conf/$pod/proxy_arp; done");
+}
+
+fn is_served(pod: &Namespace) -> bool {
+    let token = pod.curl(&format!("{SERVER}{TOKEN}"));
+    token.status == 200 && token.text.contains("access_token")
+}
+
+fn pods_that_are_reached_by_another_interface_are_served() {
+    let world = World::new();
+    let _proxy = world.proxy(&[]);
+    let pod = &world.pods[0];
+    one_way(&world.node);
+    for (tool, _) in TOOLS {
+        let (install, check) = (format!("install --tool {tool}"), format!("check --tool {tool}"));
+        succeeds(&redirect(&world.node, &install));
+        assert!(is_served(pod), "{tool}");
+        let checked = redirect(&world.node, &check);
+        assert!(checked.code == Some(0) && checked.stdout.contains(LET_PASS), "{checked:?}");
+        assert!(checked.stdout.contains("by the interface pod1"), "{checked:?}");
+        succeeds(&redirect(&world.node, &format!("{install} --redirect-drop-spoofed")));
+        assert!(!is_served(pod), "{tool}: on this network it drops everything");
+    }
+}
+
+/// A node that starts has no pods. Two checks have to agree, which are 30 s apart.
+fn the_first_pod_shows_the_keeper_what_the_network_is() {
+    let world = World::new();
+    world.node.sh("ip link set pod1 down; ip link set pod2 down");
+    let keeper = Process::start(&world.node, &["redirect", "install", "--keep", "--tool", "nft"]);
+    keeper.line(LET_PASS);
+    world.node.sh("ip link set pod1 up");
+    let check = redirect(&world.node, "check --tool nft");
+    assert!(check.code == Some(0), "until it is installed anew, both are as they should be: {check:?}");
+    keeper.line("are dropped from now on");
+    let rules = World::state_of(&world.node);
+    assert!(rules.contains("from an address that is not the pods own"), "{rules}");
+    assert_eq!(keeper.terminate().code(), Some(0));
 }

@@ -14,7 +14,9 @@
 use std::io;
 use std::net::IpAddr;
 
-use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socket_with};
+use rustix::net::AddressFamily;
+
+use super::netlink::{ATTRIBUTE, NLM_F_ACK, NLM_F_DUMP, ask, attributes, number};
 
 /// The index of `lo` in every network namespace.
 const LO: u32 = 1;
@@ -26,11 +28,6 @@ const METRIC: u32 = super::SIDECAR_UID;
 const RTM_NEWADDR: u16 = 20;
 const RTM_DELADDR: u16 = 21;
 const RTM_GETADDR: u16 = 22;
-const NLMSG_ERROR: u16 = 2;
-const NLMSG_DONE: u16 = 3;
-const NLM_F_REQUEST: u16 = 0x1;
-const NLM_F_ACK: u16 = 0x4;
-const NLM_F_DUMP: u16 = 0x300;
 const NLM_F_CREATE: u16 = 0x400;
 const NLM_F_EXCL: u16 = 0x200;
 const IFA_ADDRESS: u16 = 1;
@@ -44,10 +41,8 @@ const RT_SCOPE_HOST: u8 = 254;
 
 const EXISTS: i32 = 17;
 
-/// Lengths of `nlmsghdr`, `ifaddrmsg` and `rtattr`.
-const HEADER: usize = 16;
+/// Length of `ifaddrmsg`.
 const MESSAGE: usize = 8;
-const ATTRIBUTE: usize = 4;
 
 /// An address of this network namespace.
 #[derive(Debug, PartialEq, Eq)]
@@ -146,66 +141,11 @@ fn attribute(message: &mut Vec<u8>, kind: u16, value: &[u8]) {
     message.extend(value);
 }
 
-/// Sends a request to the kernel, and returns the messages of its response.
-fn ask(kind: u16, flags: u16, request: &[u8]) -> io::Result<Vec<Vec<u8>>> {
-    let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, None)?;
-    let mut message = Vec::new();
-    message.extend(u32::try_from(HEADER + request.len()).expect("a few bytes").to_ne_bytes());
-    message.extend(kind.to_ne_bytes());
-    message.extend((flags | NLM_F_REQUEST).to_ne_bytes());
-    // The sequence number and the port ID: the socket sends only this request.
-    message.extend([0; 8]);
-    message.extend(request);
-    send(&socket, &message, SendFlags::empty())?;
-    let mut answers = Vec::new();
-    // The kernel returns a list in parts of at most this size.
-    let mut part = vec![0; 32 * 1024];
-    loop {
-        let (length, _) = recv(&socket, &mut part[..], RecvFlags::empty())?;
-        let mut rest = part.get(..length).unwrap_or_default();
-        while let Some((kind, body)) = next(&mut rest, HEADER, |header| {
-            Some((number(header, 0)?, u16::from_ne_bytes(header.get(4..6)?.try_into().ok()?)))
-        }) {
-            match kind {
-                NLMSG_DONE => return Ok(answers),
-                NLMSG_ERROR => {
-                    return match number(body, 0) {
-                        Some(0) => Ok(answers),
-                        error => Err(io::Error::from_raw_os_error(error.map_or(0, u32::cast_signed).wrapping_neg())),
-                    };
-                }
-                _ => answers.push(body.to_vec()),
-            }
-        }
-    }
-}
-
-/// Takes a message or an attribute, as kind and body, from the front of `rest`. Each begins at a whole word.
-fn next<'a>(
-    rest: &mut &'a [u8],
-    header: usize,
-    length_and_kind: impl Fn(&[u8]) -> Option<(u32, u16)>,
-) -> Option<(u16, &'a [u8])> {
-    let (length, kind) = length_and_kind(rest.get(..header)?)?;
-    let length = usize::try_from(length).ok()?;
-    let body = rest.get(header..length)?;
-    *rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
-    Some((kind, body))
-}
-
-fn number(bytes: &[u8], at: usize) -> Option<u32> {
-    bytes.get(at..at + 4)?.try_into().ok().map(u32::from_ne_bytes)
-}
-
 /// Reads an `ifaddrmsg` and its attributes.
 fn read(message: &[u8]) -> Option<Address> {
     let interface = number(message, 4)?;
     let (mut address, mut local, mut metric) = (None, None, 0);
-    let mut rest = message.get(MESSAGE..)?;
-    while let Some((kind, body)) = next(&mut rest, ATTRIBUTE, |header| {
-        let half = |at: usize| header.get(at..at + 2)?.try_into().ok().map(u16::from_ne_bytes);
-        Some((half(0)?.into(), half(2)?))
-    }) {
+    for (kind, body) in attributes(message.get(MESSAGE..)?) {
         match kind {
             IFA_ADDRESS => address = ip(body),
             // If the interface has a peer, `IFA_ADDRESS` is the peer's address.

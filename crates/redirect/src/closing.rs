@@ -56,7 +56,9 @@ async fn install_first(plans: &[Plan], preferred: Option<Tool>) -> Result<Tool, 
             }
             if !plan.guards_loopback() && first_edition::needs_guard(&[tool]).await {
                 // Without the earlier rules, loopback has no guard.
-                first_edition::stop_routing_loopback();
+                if !first_edition::stop_routing_loopback() {
+                    first_edition::say_that_loopback_is_open();
+                }
             }
             match tool.install(plan).await {
                 Ok(()) => return Ok(tool),

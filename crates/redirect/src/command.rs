@@ -92,6 +92,9 @@ async fn report(redirect: &Redirect) -> Result<bool, Error> {
             if let Some(doubt) = redirect.doubt() {
                 println!("{doubt}");
             }
+            if let Some(doubt) = redirect.spoofing_doubt() {
+                println!("{doubt}");
+            }
             return Ok(true);
         }
         State::Closed => {

@@ -30,6 +30,11 @@ pub enum Error {
         /// The tool's error output in one line, or its exit status.
         said: String,
     },
+    #[error(
+        "{tool} has no table {table} on this node ({said}). Load its module on the node, such as ip6table_{table} or \
+         iptable_{table}, use nft (--tool nft), or turn IPv6 off on a node without it"
+    )]
+    NoTable { tool: &'static str, table: &'static str, said: String },
     /// Pods cannot be redirected to any of these addresses of the proxy.
     #[error(
         "--redirect requires an --addr that pods can be redirected to, such as the default 169.254.169.252:988; an address of \

@@ -14,15 +14,19 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use tokio::net::TcpStream;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
-use super::{Destination, Tool, iptables, nft};
+use super::plan::Plan;
+use super::{Destination, Error, Tool, iptables, nft};
 
 const SYSCTL: &str = "/proc/sys/net/ipv4/conf/all/route_localnet";
 
 /// Time between two attempts to connect to the new address, and number of attempts before the rules are listed again.
 const PAUSE: Duration = Duration::from_millis(100);
 const TRIES: usize = 50;
+
+/// How long a redirect without a keeper waits for the proxy.
+pub(super) const WAIT: Duration = Duration::from_secs(30);
 
 /// The mark in the rules of nft and of iptables: an empty chain of this name.
 const MARKS: [&str; 2] = [nft::OPENED_LOOPBACK, iptables::OPENED_LOOPBACK];
@@ -47,22 +51,39 @@ pub(super) fn say_that_loopback_stays_guarded() {
     );
 }
 
-/// Waits until a proxy listens on the new address, for as long as the first edition's rules are in force. A new proxy that
-/// does not start must not cut pods off from the earlier one.
-pub(super) async fn wait_for_successor(tools: &[Tool], to: &Destination) {
-    let Some(addr) = to.addrs().find(SocketAddr::is_ipv4) else { return };
+pub(super) fn say_that_loopback_is_open() {
+    tracing::error!(
+        "an earlier redirect turned net.ipv4.conf.all.route_localnet on, which cannot be turned off from here, and the rules that \
+         guard the node's loopback cannot be installed: neighbours of this node may reach what listens there. Set it to 0 on the node"
+    );
+}
+
+/// Waits until a proxy listens on the new address, for as long as the first edition's rules are in force, and no longer than the
+/// limit. A new proxy that does not start must not cut pods off from the earlier one. Without a keeper there is a limit: the proxy may
+/// be waiting for this command to end. Meanwhile the new address is guarded as it will be.
+pub(super) async fn wait_for_successor(tools: &[Tool], to: &Destination, limit: Option<Duration>) -> Result<(), Error> {
+    let Some(addr) = to.addrs().find(SocketAddr::is_ipv4) else { return Ok(()) };
+    let began = Instant::now();
     let mut is_said = false;
     while is_any(tools, &TO_LOOPBACK).await {
         for _ in 0..TRIES {
             if listens(addr).await {
-                return;
+                return Ok(());
             }
             if !std::mem::replace(&mut is_said, true) {
+                for tool in tools {
+                    tool.add(&Plan::meanwhile(to)).await?;
+                }
                 tracing::info!(%addr, "an earlier redirect stays until the proxy listens there");
+            }
+            if limit.is_some_and(|limit| began.elapsed() > limit) {
+                tracing::warn!(%addr, "no proxy listens there yet, and the earlier redirect is replaced all the same");
+                return Ok(());
             }
             sleep(PAUSE).await;
         }
     }
+    Ok(())
 }
 
 /// Whether the rules of one of these tools contain one of these texts.

@@ -65,6 +65,14 @@ pub(super) async fn try_out(plan: &Plan) -> Result<(), Error> {
     change(&["--test"], Some(plan)).await
 }
 
+/// Adds chains to what is there, until the next installation.
+pub(super) async fn add(plan: &Plan) -> Result<(), Error> {
+    for family in Family::all() {
+        restore(family, &[], &ruleset(family, Some(plan), &nothing_saved())).await?;
+    }
+    Ok(())
+}
+
 pub(super) async fn remove() -> Result<(), Error> {
     change(&[], None).await
 }
@@ -72,7 +80,9 @@ pub(super) async fn remove() -> Result<(), Error> {
 async fn change(flags: &[&str], plan: Option<&Plan>) -> Result<(), Error> {
     for family in Family::all() {
         let text = ruleset(family, plan, &saved(family).await?);
-        restore(family, flags, &text).await?;
+        if let Err(error) = restore(family, flags, &text).await {
+            return Err(without_table(family, &text).await.unwrap_or(error));
+        }
     }
     Ok(())
 }
@@ -173,6 +183,16 @@ async fn restore(family: Family, flags: &[&str], text: &str) -> Result<(), Error
     process::run(family.restore(), &flags, text).await.map(drop)
 }
 
+/// The error for rules in a table that the kernel does not have.
+async fn without_table(family: Family, text: &str) -> Option<Error> {
+    for table in TABLES.into_iter().filter(|table| text.contains(&format!("*{table}\n"))) {
+        if let Err(error) = process::run(family.save(), &["-t", table], "").await {
+            return Some(Error::NoTable { table, said: error.to_string(), tool: family.restore() });
+        }
+    }
+    None
+}
+
 /// The transactions that replace our rules with a plan, or remove them.
 pub(super) fn ruleset(family: Family, plan: Option<&Plan>, saved: &[Saved]) -> String {
     let mut text = String::new();
@@ -214,11 +234,13 @@ pub(super) fn ruleset(family: Family, plan: Option<&Plan>, saved: &[Saved]) -> S
 
 /// All transactions of both families for a system without our rules.
 pub(super) fn text(plan: &Plan) -> String {
-    let sections = Family::all().map(|family| {
-        let empty = TABLES.map(|table| Saved { table, text: String::new() });
-        format!("# {} --noflush\n{}", family.restore(), ruleset(family, Some(plan), &empty))
-    });
+    let sections = Family::all()
+        .map(|family| format!("# {} --noflush\n{}", family.restore(), ruleset(family, Some(plan), &nothing_saved())));
     sections.collect()
+}
+
+fn nothing_saved() -> [Saved; 3] {
+    TABLES.map(|table| Saved { table, text: String::new() })
 }
 
 /// Whether a family has the chain. IPv6 has the chains with rules for IPv6, and always the bypass chain.
@@ -241,7 +263,7 @@ fn table_of(name: Name) -> &'static str {
         // Precedes `nat`. The match `rpfilter` is allowed here and in `raw`. `filter` has no chain after routing.
         Name::Spoof | Name::Bound | Name::Leaving => "mangle",
         Name::Redirect => "nat",
-        Name::Bypass | Name::Guard => "filter",
+        Name::Bypass | Name::Guard | Name::Meanwhile => "filter",
     }
 }
 
@@ -253,6 +275,7 @@ fn name(name: Name) -> String {
         Name::Bypass => "BYPASS",
         Name::Leaving => "LEAVING",
         Name::Guard => "GUARD",
+        Name::Meanwhile => "MEANWHILE",
     };
     format!("{PREFIX}{own}")
 }

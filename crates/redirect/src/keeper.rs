@@ -66,7 +66,7 @@ impl Keeper {
     /// Installs a redirect, or logs the error. Counts dropped packets in `dropped`.
     pub async fn begin(redirect: Redirect, dropped: IntCounter) -> Self {
         let mut keeper = Self::of_installed(redirect, dropped);
-        match keeper.redirect.install().await {
+        match keeper.redirect.install_within(None).await {
             Ok(tool) => keeper.is_installed(tool),
             Err(error) => keeper.is_not_installed(&error),
         }
@@ -85,16 +85,26 @@ impl Keeper {
 
     /// Checks the rules and restores them if they differ, while polled.
     pub async fn run(mut self) {
+        // Whether the last check found that the decision on spoofed packets should be another.
+        let mut was_decided_otherwise = false;
         loop {
-            let interval = if self.trouble.is_some() { RETRY_INTERVAL } else { CHECK_INTERVAL };
+            let interval =
+                if self.trouble.is_some() || was_decided_otherwise { RETRY_INTERVAL } else { CHECK_INTERVAL };
             sleep(interval).await;
             let found = self.redirect.state().await;
             if found.as_ref().is_ok_and(State::is_installed) && self.trouble.is_none() {
                 self.drops.check(&self.redirect).await;
+                let is_decided_otherwise = self.redirect.is_decided_otherwise().await;
+                if is_decided_otherwise && was_decided_otherwise {
+                    self.decide_anew().await;
+                    was_decided_otherwise = false;
+                } else {
+                    was_decided_otherwise = is_decided_otherwise;
+                }
                 continue;
             }
             // Pods are protected first; what is logged can wait.
-            let outcome = self.redirect.install().await;
+            let outcome = self.redirect.install_within(None).await;
             self.drops.restart(&self.redirect).await;
             if matches!(found, Ok(State::Absent)) && self.trouble.as_ref().is_none_or(|trouble| !trouble.is_open) {
                 tracing::error!(
@@ -111,11 +121,27 @@ impl Keeper {
         }
     }
 
+    /// Installs rules with the other decision on spoofed packets.
+    async fn decide_anew(&mut self) {
+        let outcome = self.redirect.install_within(None).await;
+        self.drops.restart(&self.redirect).await;
+        match (outcome, self.redirect.spoofing_doubt()) {
+            (Err(error), _) => self.is_not_installed(&error),
+            (Ok(_), Some(doubt)) => tracing::warn!("{doubt}"),
+            (Ok(_), None) => {
+                tracing::info!("packets from addresses that are not the pods' own are dropped from now on");
+            }
+        }
+    }
+
     fn is_installed(&mut self, tool: Tool) {
         self.trouble = None;
         self.standing.set(None);
         tracing::info!(%tool, "redirect installed; checking it every {} s", CHECK_INTERVAL.as_secs());
         if let Some(doubt) = self.redirect.doubt() {
+            tracing::warn!("{doubt}");
+        }
+        if let Some(doubt) = self.redirect.spoofing_doubt() {
             tracing::warn!("{doubt}");
         }
         self.installed.notify_one();

@@ -85,12 +85,14 @@ mod error;
 mod first_edition;
 mod iptables;
 mod keeper;
+mod netlink;
 mod nft;
 mod plan;
 mod privileges;
 mod process;
 mod rate;
 mod rule;
+mod spoofing;
 mod state;
 mod tool;
 mod uplinks;
@@ -106,6 +108,7 @@ pub use destination::{Destination, METADATA_V4, METADATA_V6, PROXY, has_ipv6, is
 pub use error::Error;
 pub use keeper::{CHECK_INTERVAL, Keeper, Standing};
 pub use rate::Rate;
+pub use spoofing::DropSpoofed;
 pub use state::State;
 pub use tool::Tool;
 
@@ -161,14 +164,14 @@ pub enum Mode {
 pub struct Opened {
     pub routes: Routes,
     /// Whether to drop packets that arrive on an interface other than the one that routes to their source.
-    pub drop_spoofed: bool,
+    pub drop_spoofed: DropSpoofed,
     /// Maximum rate of new connections of each source address. `None` for no bound. Ignored in a sidecar, which has none.
     pub max_new_connections: Option<Rate>,
 }
 
 impl Default for Opened {
     fn default() -> Self {
-        Self { routes: Routes::default(), drop_spoofed: false, max_new_connections: Some(Rate::DEFAULT) }
+        Self { routes: Routes::default(), drop_spoofed: DropSpoofed::Auto, max_new_connections: Some(Rate::DEFAULT) }
     }
 }
 
@@ -207,15 +210,20 @@ impl Redirect {
     /// Installs the rules, replacing an earlier redirect. Returns the tool used. If the bound on new connections is refused,
     /// installs the redirect without it. If that is impossible too, closes the metadata server to pods.
     pub async fn install(&self) -> Result<Tool, NotInstalled> {
+        self.install_within(Some(first_edition::WAIT)).await
+    }
+
+    /// The same. `wait`: how long to wait for the proxy where the first edition's rules are in force. `None` for no limit.
+    async fn install_within(&self, wait: Option<Duration>) -> Result<Tool, NotInstalled> {
         let plan = self.plan_to_install().await;
-        let mut outcome = self.install_or_find(&plan).await;
+        let mut outcome = self.install_or_find(&plan, wait).await;
         if matches!(outcome, Err(Error::Tool { .. })) && !matches!(self.state().await, Ok(State::Absent)) {
             // An earlier redirect may be in force. A brief failure of a tool must not replace it with the closing rules.
             sleep(SECOND_TRY).await;
-            outcome = self.install_or_find(&plan).await;
+            outcome = self.install_or_find(&plan, wait).await;
         }
         if let (Err(error @ Error::Tool { .. }), Some(unbounded)) = (&outcome, plan.without_bound())
-            && let Ok(tool) = self.install_or_find(&unbounded).await
+            && let Ok(tool) = self.install_or_find(&unbounded, wait).await
         {
             tracing::warn!(
                 %error,
@@ -231,8 +239,8 @@ impl Redirect {
     }
 
     /// Installs the rules. If that fails, but they are installed already, as after a restart, that is a success.
-    async fn install_or_find(&self, plan: &Plan) -> Result<Tool, Error> {
-        match self.install_whole(plan).await {
+    async fn install_or_find(&self, plan: &Plan, wait: Option<Duration>) -> Result<Tool, Error> {
+        match self.install_whole(plan, wait).await {
             Err(why) if !self.stands(plan).await => Err(why),
             Err(_) => self.tool().await,
             installed => installed,
@@ -244,14 +252,14 @@ impl Redirect {
         matches!(state().await, Ok(State::Installed)) && self.wrong_address().is_none()
     }
 
-    async fn install_whole(&self, plan: &Plan) -> Result<Tool, Error> {
+    async fn install_whole(&self, plan: &Plan, wait: Option<Duration>) -> Result<Tool, Error> {
         privileges::check()?;
         let tool = self.tool().await?;
         let other = tool.other().if_usable().await;
         if matches!(self.settings.mode, Mode::DaemonSet { .. }) {
             self.add_addresses()?;
             let tools: Vec<Tool> = std::iter::once(tool).chain(other).collect();
-            first_edition::wait_for_successor(&tools, &self.to()).await;
+            first_edition::wait_for_successor(&tools, &self.to(), wait).await?;
         }
         tool.install(plan).await?;
         // Addresses of an earlier redirect.
@@ -277,6 +285,17 @@ impl Redirect {
         let is_node = matches!(self.settings.mode, Mode::DaemonSet { .. });
         let to: Vec<_> = self.to().addrs().map(|to| to.ip()).collect();
         to.into_iter().filter(move |ip| is_node && is_added(*ip))
+    }
+
+    /// The addresses that another program added and the proxy shares. It may serve pods there by other ports.
+    fn shared(&self) -> Vec<SocketAddr> {
+        let to = self.to();
+        let is_shared = |to: &SocketAddr| {
+            self.settings.is_shared
+                && self.added().any(|ip| ip == to.ip())
+                && matches!(addresses::find(to.ip()), Ok(Presence::Others))
+        };
+        to.addrs().filter(is_shared).collect()
     }
 
     fn add_addresses(&self) -> Result<(), Error> {
@@ -323,11 +342,17 @@ impl Redirect {
             // `remove` leaves these rules where it cannot undo the first edition.
             state = State::Absent;
         }
-        if state != State::Installed
-            && let Some(unbounded) = plan.without_bound()
-            && tool.state(&unbounded).await? == State::Installed
+        if !state.is_installed() {
+            state = Self::unbounded(tool, &plan).await?.unwrap_or(state);
+        }
+        if !state.is_installed()
+            && let Some(other) = self.plan_decided_otherwise(tool).await
         {
-            state = State::Unbounded;
+            // Whether to drop spoofed packets was decided at another time. The keeper follows.
+            state = match tool.state(&other).await? {
+                State::Installed => State::Installed,
+                _ => Self::unbounded(tool, &other).await?.unwrap_or(state),
+            };
         }
         if !state.is_installed() {
             return match state {
@@ -342,6 +367,24 @@ impl Redirect {
             Some(what) => State::Differs(format!("the rules are installed, but {what}")),
             None => state,
         })
+    }
+
+    /// [`State::Unbounded`] if this plan without its bound is what is installed.
+    async fn unbounded(tool: Tool, plan: &Plan) -> Result<Option<State>, Error> {
+        let Some(unbounded) = plan.without_bound() else { return Ok(None) };
+        Ok((tool.state(&unbounded).await? == State::Installed).then_some(State::Unbounded))
+    }
+
+    /// Whether the installed rules drop spoofed packets and should not any more, or the other way round.
+    async fn is_decided_otherwise(&self) -> bool {
+        let installed = async |plan: &Plan, tool: Tool| {
+            Ok::<_, Error>(tool.state(plan).await? == State::Installed || Self::unbounded(tool, plan).await?.is_some())
+        };
+        let is_other = async || match self.plan_decided_otherwise(self.tool().await?).await {
+            Some(other) => installed(&other, self.tool().await?).await,
+            None => Ok(false),
+        };
+        is_other().await.unwrap_or(false)
     }
 
     /// The state if this tool has no rules. The other tool's may be in force.
@@ -372,6 +415,16 @@ impl Redirect {
     /// Reason why the rules may have no effect although they are installed, with advice.
     pub fn doubt(&self) -> Option<&'static str> {
         if matches!(self.settings.mode, Mode::DaemonSet { .. }) { dataplane::doubt() } else { None }
+    }
+
+    /// Reason why packets from addresses that are not the pods' own are not dropped. `None` if they are.
+    pub fn spoofing_doubt(&self) -> Option<String> {
+        let why = match (&self.settings.mode, self.settings.opened.drop_spoofed) {
+            (Mode::Sidecar { .. }, _) | (_, DropSpoofed::True) => return None,
+            (_, DropSpoofed::False) => "as --redirect-drop-spoofed=false wants".to_owned(),
+            (_, DropSpoofed::Auto) => spoofing::paths(&self.uplinks()).doubt()?,
+        };
+        Some(format!("packets from addresses that are not the pods' own are let pass: {why}"))
     }
 
     /// The error with which [`install`](Redirect::install) would fail now. Changes nothing.
@@ -414,18 +467,40 @@ impl Redirect {
 
     /// The rules that replace those of these tools.
     async fn plan_after(&self, tools: &[Tool]) -> Plan {
-        let uplinks = match &self.settings.mode {
+        self.plan_with(tools, self.drops_spoofed()).await
+    }
+
+    /// The rules as of a time when the node's interfaces led to the other decision on spoofed packets. `None` if the flag decides.
+    async fn plan_decided_otherwise(&self, tool: Tool) -> Option<Plan> {
+        match (&self.settings.mode, self.settings.opened.drop_spoofed) {
+            (Mode::DaemonSet { .. }, DropSpoofed::Auto) => Some(self.plan_with(&[tool], !self.drops_spoofed()).await),
+            _ => None,
+        }
+    }
+
+    async fn plan_with(&self, tools: &[Tool], drops_spoofed: bool) -> Plan {
+        let mut settings = Settings { to: self.to(), ..self.settings.clone() };
+        settings.opened.drop_spoofed = if drops_spoofed { DropSpoofed::True } else { DropSpoofed::False };
+        let plan = Plan::new(&settings, &self.uplinks()).sharing(&self.shared());
+        if first_edition::needs_guard(tools).await { plan.guarding_loopback() } else { plan }
+    }
+
+    fn drops_spoofed(&self) -> bool {
+        self.spoofing_doubt().is_none()
+    }
+
+    fn uplinks(&self) -> Vec<String> {
+        match &self.settings.mode {
             Mode::DaemonSet { uplinks: Some(named) } => named.clone(),
             Mode::DaemonSet { uplinks: None } => uplinks::find(),
             Mode::Sidecar { .. } => Vec::new(),
-        };
-        let plan = Plan::new(&Settings { to: self.to(), ..self.settings.clone() }, &uplinks);
-        if first_edition::needs_guard(tools).await { plan.guarding_loopback() } else { plan }
+        }
     }
 
     fn closing_plans(&self, is_loopback_guarded: bool) -> Vec<Plan> {
         let plans = Plan::closing(&self.settings.mode, &self.settings.opened, Some(&self.to()));
-        plans.into_iter().map(|plan| if is_loopback_guarded { plan.guarding_loopback() } else { plan }).collect()
+        let plans = plans.into_iter().map(|plan| plan.sharing(&self.shared()));
+        plans.map(|plan| if is_loopback_guarded { plan.guarding_loopback() } else { plan }).collect()
     }
 }
 

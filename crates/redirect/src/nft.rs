@@ -23,6 +23,12 @@ pub(super) async fn install(plan: &Plan) -> Result<(), Error> {
     process::run("nft", &["-f", "-"], &ruleset(plan)).await.map(drop)
 }
 
+/// Adds chains to what is there, until the next installation.
+pub(super) async fn add(plan: &Plan) -> Result<(), Error> {
+    let text = ruleset(plan).replacen(&format!("delete table {TABLE}\n"), "", 1);
+    process::run("nft", &["-f", "-"], &text).await.map(drop)
+}
+
 /// Lets the kernel check the rules, without installing them.
 pub(super) async fn try_out(plan: &Plan) -> Result<(), Error> {
     process::run("nft", &["-c", "-f", "-"], &ruleset(plan)).await.map(drop)
@@ -118,6 +124,7 @@ fn name(name: Name) -> &'static str {
         Name::Bypass => "no_bypass",
         Name::Leaving => "no_leaving",
         Name::Guard => "guard",
+        Name::Meanwhile => "guard_meanwhile",
     }
 }
 
@@ -137,7 +144,7 @@ fn hook(chain: &Chain) -> String {
         Name::Bound => ("filter", -115),
         Name::Redirect => ("nat", -110),
         // After routing: before the source is rewritten, at 100.
-        Name::Bypass | Name::Leaving | Name::Guard => ("filter", -10),
+        Name::Bypass | Name::Leaving | Name::Guard | Name::Meanwhile => ("filter", -10),
     };
     format!("type {kind} hook {hook} priority {priority}; policy accept;")
 }

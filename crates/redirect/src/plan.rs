@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use super::destination::{self, METADATA_V4, METADATA_V6};
 use super::rule::{Chain, Hook, Hosts, Name, Rule, Then, When};
-use super::{Destination, Mode, Opened, Rate, Routes, Settings};
+use super::{Destination, DropSpoofed, Mode, Opened, Rate, Routes, Settings};
 
 const SERVER_V4: Hosts = Hosts { addr: IpAddr::V4(METADATA_V4), prefix: 32 };
 const SERVER_V6: Hosts = Hosts { addr: IpAddr::V6(METADATA_V6), prefix: 128 };
@@ -106,6 +106,23 @@ impl Plan {
         self
     }
 
+    /// The guard of addresses on which no proxy listens yet.
+    pub(super) fn meanwhile(to: &Destination) -> Self {
+        let guard = Chain { name: Name::Meanwhile, ..guard(&to.addrs().collect::<Vec<_>>()) };
+        Self { chains: vec![guard], is_bound_refused: false }
+    }
+
+    /// This plan for addresses that another program added: only the proxy's port is closed to others.
+    pub(super) fn sharing(mut self, shared: &[SocketAddr]) -> Self {
+        let guard = self.chains.iter_mut().filter(|chain| chain.name == Name::Guard);
+        for rule in guard.flat_map(|chain| &mut chain.rules) {
+            if let Some(to) = shared.iter().find(|to| *rule == guard_proxy(**to)) {
+                *rule = guard_port(*to);
+            }
+        }
+        self
+    }
+
     /// Only the guard of loopback.
     pub(super) fn loopback_alone() -> Self {
         let from_node = Rule { when: vec![When::From("lo".to_owned())], then: Then::Leave, why: FROM_NODE };
@@ -138,7 +155,7 @@ impl Plan {
 /// The proxy distinguishes pods by their source addresses. If this is off, the chain is installed without rules, so that it
 /// replaces an earlier one.
 fn drop_spoofed(settings: &Settings, to: &[SocketAddr], uplinks: &[String]) -> Vec<Rule> {
-    if !settings.opened.drop_spoofed {
+    if settings.opened.drop_spoofed != DropSpoofed::True {
         return Vec::new();
     }
     let spoofed = to.iter().map(|to| Rule {
@@ -285,11 +302,19 @@ fn guard(to: &[SocketAddr]) -> Chain {
 /// all of the node's addresses could be reached there, past other programs' rules, which know only the node's other
 /// addresses.
 fn guard_proxy(to: SocketAddr) -> Rule {
-    let to_proxy = When::To(Hosts { addr: to.ip(), prefix: if to.is_ipv4() { 32 } else { 128 } });
     if destination::is_added(to.ip()) {
-        return Rule { when: vec![to_proxy], then: Then::Drop, why: "nobody else reaches the proxys address" };
+        return Rule { when: vec![to_proxy(to)], then: Then::Drop, why: "nobody else reaches the proxys address" };
     }
-    Rule { when: vec![to_proxy, When::Port(to.port())], then: Then::Drop, why: "nobody else reaches the proxy" }
+    guard_port(to)
+}
+
+/// At another address only the proxy's port is guarded.
+fn guard_port(to: SocketAddr) -> Rule {
+    Rule { when: vec![to_proxy(to), When::Port(to.port())], then: Then::Drop, why: "nobody else reaches the proxy" }
+}
+
+fn to_proxy(to: SocketAddr) -> When {
+    When::To(Hosts { addr: to.ip(), prefix: if to.is_ipv4() { 32 } else { 128 } })
 }
 
 /// kube-proxy, which also needs `route_localnet`, guards loopback with the same three rules. They come after the guard of
@@ -329,7 +354,7 @@ pub(super) mod tests {
             is_shared: false,
             opened: Opened {
                 routes: Routes { ports: vec![443], ipv6: false },
-                drop_spoofed: true,
+                drop_spoofed: DropSpoofed::True,
                 ..Opened::default()
             },
         }
@@ -392,6 +417,14 @@ pub(super) mod tests {
             guard.rules.iter().filter(|rule| rule.then == Then::Drop).map(|rule| &rule.when[..]).collect();
         let all_to = |to: SocketAddr, prefix| [When::To(Hosts { addr: to.ip(), prefix })];
         assert_eq!(dropped, [&all_to(destination::PROXY[0], 32)[..], &all_to(destination::PROXY[1], 128)[..]]);
+    }
+
+    #[test]
+    fn of_an_address_that_others_have_too_the_proxy_s_port_alone_is_closed() {
+        let shared = node().sharing(&destination::PROXY[..1]).chains.pop().expect("a guard");
+        let dropped: Vec<_> = shared.rules.iter().filter(|rule| rule.then == Then::Drop).collect();
+        assert_eq!(dropped, [&guard_port(destination::PROXY[0]), &guard_proxy(destination::PROXY[1])]);
+        assert_eq!(node().sharing(&[]), node());
     }
 
     #[test]

@@ -28,6 +28,8 @@ pub(super) enum Name {
     Leaving,
     /// Allows only redirected pods and the node to use the addresses that the redirect opens.
     Guard,
+    /// The guard of an address on which no proxy listens yet, beside the rules of an earlier redirect.
+    Meanwhile,
 }
 
 /// The kernel's hook that a chain is attached to.

@@ -59,6 +59,14 @@ impl Tool {
         }
     }
 
+    /// Adds the chains of a plan to what is there, until the next installation.
+    pub(super) async fn add(self, plan: &Plan) -> Result<(), Error> {
+        match self {
+            Self::Nft => nft::add(plan).await,
+            Self::Iptables => iptables::add(plan).await,
+        }
+    }
+
     /// Lets the tool and the kernel check the rules, without installing them.
     pub(super) async fn try_out(self, plan: &Plan) -> Result<(), Error> {
         match self {

@@ -7,8 +7,8 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use super::destination::{METADATA_V4, METADATA_V6};
 
 /// The main routing table of IPv4, and all tables of IPv6. Policy routing is not considered.
-const ROUTES: &str = "/proc/net/route";
-const ROUTES_V6: &str = "/proc/net/ipv6_route";
+pub(super) const ROUTES: &str = "/proc/net/route";
+pub(super) const ROUTES_V6: &str = "/proc/net/ipv6_route";
 
 /// Flag of a route that rejects packets (`RTF_REJECT`).
 const REJECTS: u32 = 0x200;

@@ -45,9 +45,9 @@
 - name: METADATA_PROXY_REDIRECT_ALLOW
   value: {{ join "," . | quote }}
 {{- end }}
-{{- if .dropSpoofed }}
+{{- if ne (toString .dropSpoofed) "auto" }}
 - name: METADATA_PROXY_REDIRECT_DROP_SPOOFED
-  value: "true"
+  value: {{ .dropSpoofed | quote }}
 {{- end }}
 {{- if ne (int .maxNewConnections) 500 }}
 - name: METADATA_PROXY_REDIRECT_MAX_NEW_CONNECTIONS
