@@ -114,9 +114,11 @@ pub fn decide(
     if evidence.accepted < owner.began + TICK {
         return Err(NoOwner::Outdated);
     }
-    // The address had passed to a younger pod. If only the sandbox of that one has died, its containers live on for a while.
-    let is_heir = |other: &Sandbox| other.uid != owner.pod.uid && other.began > owner.began;
-    if evidence.recent.iter().any(is_heir) { Err(Missing::Decision { claims: 2 }.into()) } else { Ok(owner) }
+    // When a sandbox dies, its containers live on for a while. So the address does not fall back to an older pod, nor to one
+    // that has given it to itself.
+    let has_others = !owner.pod.addresses.is_empty() && !owner.pod.addresses.contains(&evidence.addr);
+    let may_live_on = |other: &Sandbox| other.uid != owner.pod.uid && (has_others || other.began > owner.began);
+    if evidence.recent.iter().any(may_live_on) { Err(Missing::Decision { claims: 2 }.into()) } else { Ok(owner) }
 }
 
 /// Picks one of several sandboxes by the API server's report. The API server reports an address late, and until after

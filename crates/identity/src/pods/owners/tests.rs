@@ -198,6 +198,14 @@ fn an_address_that_had_passed_to_a_younger_pod_does_not_fall_back_when_that_one_
         assert_eq!(case(2).owner(), Some((uid(1), witness)), "the other one had it before");
         assert_eq!(Case { recent: &[1], ..case(1) }.owner(), Some((uid(1), witness)), "itself");
     }
+    let thief = Pod { addresses: vec!["10.8.0.9".parse().expect("an address")], ..pod(1) };
+    let of_thief = Case { known: vec![thief], ..by_kernel(2) };
+    assert_eq!(of_thief.missing(), Missing::Decision { claims: 2 }, "a younger one that gave it to itself");
+    assert_eq!(
+        Case { recent: &[1], ..of_thief }.owner(),
+        Some((uid(1), Witness::Kernel)),
+        "a second network of its own"
+    );
 }
 
 #[test]
