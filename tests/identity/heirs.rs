@@ -19,6 +19,7 @@ use crate::world::World;
 
 pub const TESTS: &[Test] = tests![
     an_heir_is_never_taken_for_a_pod_whose_teardown_is_stuck,
+    an_heir_whose_sandbox_has_died_is_not_taken_for_the_pod_before_it,
     a_kept_connection_ends_with_its_pod,
     a_connection_that_pauses_stays_its_pods,
 ];
@@ -92,6 +93,30 @@ fn inherit(world: &World, api: &mut Client, name: &str, number: u8, delay: Durat
     api.delete_pod(&old.object, 0);
     api.delete_pod(&heir.object, 0);
     told
+}
+
+fn an_heir_whose_sandbox_has_died_is_not_taken_for_the_pod_before_it() {
+    let world = World::new();
+    let mut api = world.server.admin();
+    api.create_account("team-0", "app-0");
+    let _proxy = world.proxy(&[]);
+    let mut seen = Vec::new();
+    for turn in 0..4 {
+        let old = world.pod(&mut api, &format!("old-{turn}"), world.address(turn));
+        api.set_addresses(&old.object, &old.address.both());
+        drop(become_known(&old));
+        // It is young, so without its network it looks like a pod of gVisor.
+        let take_away = if turn % 2 == 0 { Pod::unplug } else { Pod::stick };
+        take_away(&old);
+        let heir = world.pod(&mut api, &format!("heir-{turn}"), world.address(turn));
+        let ask = |pod: &Pod| pod.connect().map(|mut connection| pod.ask(&mut connection));
+        seen.extend(heir.inside(ask));
+        // Its containers live on: clients in its network.
+        heir.kill();
+        seen.extend((0..3).filter_map(|_| heir.inside(ask)));
+    }
+    println!("{seen:?}");
+    assert!(seen.iter().all(|told| matches!(told, Told::Unavailable | Told::Broken(_))), "{seen:?}");
 }
 
 /// Waits until the proxy knows the pod. Returns a connection of it.

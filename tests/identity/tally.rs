@@ -43,7 +43,11 @@ impl Tally {
             }
             Told::Unavailable => drop(self.unavailable.fetch_add(1, Relaxed)),
             Told::Broken(_) => drop(self.broken.fetch_add(1, Relaxed)),
-            Told::Somebody(what) => push(&self.wrong, what),
+            Told::Somebody(what) => {
+                // At once: a full run takes long, and may be ended.
+                println!("wrong: {what}");
+                push(&self.wrong, what);
+            }
             Told::Odd(what) => push(&self.odd, what),
         }
         // A full run takes long, and may be ended.

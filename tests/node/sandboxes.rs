@@ -97,7 +97,7 @@ fn namespace() -> Namespace {
 /// Whether a pod has this address.
 fn is_held(sandboxes: &Sandboxes, uid: PodUid, addr: &str) -> bool {
     let addr: IpAddr = addr.parse().expect("an address");
-    sandboxes.holders(addr).iter().any(|holder| holder.uid == uid)
+    sandboxes.holders(addr).is_some_and(|holders| holders.iter().any(|holder| holder.uid == uid))
 }
 
 fn a_sandbox_lives_as_long_as_its_oldest_process() {

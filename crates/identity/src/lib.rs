@@ -189,10 +189,14 @@ impl Identity {
     /// The owner of a connection's address, as of the last scan, which must have begun after the connection was accepted.
     fn owner(&self, arrival: Arrival) -> Result<Owner, NoOwner> {
         let addr = arrival.addr();
-        let (holders, reported) = (self.sandboxes().holders(addr), self.pods.with_address(addr));
+        let (holders, reported) = (self.sandboxes().holders(addr).ok_or(Missing::Scan)?, self.pods.with_address(addr));
+        // After the holders: those that have ended or lost the address since the scan are among these.
+        let mut recent = self.sandboxes().recent_holders(addr);
+        recent.retain(|had| !self.pods.is_elsewhere(had.uid, addr));
         let evidence = Evidence {
             addr,
             holders: &holders,
+            recent: &recent,
             reported: &reported,
             api_age: self.pods.age().unwrap_or(Duration::MAX),
             is_answered: self.pods.is_answered(),

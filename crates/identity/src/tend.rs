@@ -58,7 +58,8 @@ impl Identity {
         left.retain(|(addr, noticed)| {
             // Connections that were accepted before the scan, and before a sandbox that it found, belong to the pod that has
             // ended. Later ones may belong to a pod that was not found yet.
-            let next = self.sandboxes().holders(*addr).iter().map(|next| next.began + owners::TICK).min();
+            let holders = self.sandboxes().holders(*addr).unwrap_or_default();
+            let next = holders.iter().map(|next| next.began + owners::TICK).min();
             self.cut(*addr, next.unwrap_or(scan.began).min(scan.began));
             scan.began < *noticed
         });

@@ -379,6 +379,47 @@ async fn the_api_server_alone_is_not_believed_before_processes_were_scanned() {
     assert_eq!(node.sender(&node.connect(ADDR)).await.as_ref().map(name), Ok("p2"));
 }
 
+/// The runtime has taken the older pod's addresses away, or not, and its teardown hangs.
+#[tokio::test(start_paused = true)]
+async fn containers_whose_sandbox_has_died_are_not_taken_for_the_pod_before_them() {
+    for kept in [&[][..], &[ADDR]] {
+        let node = Node::new(Attest::Prefer);
+        let old = Pod { addresses: vec![ADDR.parse().expect("an address")], ..pod(1, "a", "app") };
+        node.proc.network("old", kept);
+        node.proc.of_pod(100, 50, &old.uid.to_string(), "old");
+        let new = pod(2, "b", "other");
+        node.start_at(60, 101, &new, ADDR);
+        for pod in [&old, &new] {
+            node.identity.pods.apply(pod.clone());
+        }
+        let visitor = node.connect(ADDR);
+        assert_eq!(node.sender(&visitor).await, Ok((Principal::Unknown, None)), "either may have it");
+        node.proc.end(101);
+        assert_eq!(visitor.sender(), Ok((Principal::Unknown, None)), "before the next scan");
+        assert_eq!(node.sender(&node.connect(ADDR)).await, Ok((Principal::Unknown, None)), "and after it");
+        node.identity.pods.remove(new.uid);
+        assert_eq!(node.sender(&node.connect(ADDR)).await, Ok((Principal::Unknown, None)), "deleted by force");
+    }
+}
+
+/// A pod that gives itself a known pod's address, and ends, keeps that pod from nothing.
+#[tokio::test(start_paused = true)]
+async fn who_gave_itself_an_address_leaves_no_doubt_behind() {
+    let node = Node::new(Attest::Prefer);
+    let victim = Pod { addresses: vec![ADDR.parse().expect("an address")], ..pod(1, "a", "app") };
+    node.start(100, &victim, ADDR);
+    let thief = Pod { addresses: vec!["10.8.0.9".parse().expect("an address")], ..pod(2, "b", "other") };
+    node.start_at(60, 101, &thief, ADDR);
+    for pod in [&victim, &thief] {
+        node.identity.pods.apply(pod.clone());
+    }
+    assert_eq!(node.sender(&node.connect(ADDR)).await.as_ref().map(name), Ok("p1"));
+    node.proc.end(101);
+    assert_eq!(node.sender(&node.connect(ADDR)).await.as_ref().map(name), Ok("p1"));
+    node.identity.pods.remove(thief.uid);
+    assert_eq!(node.sender(&node.connect(ADDR)).await.as_ref().map(name), Ok("p1"));
+}
+
 #[tokio::test(start_paused = true)]
 async fn one_address_and_all_together_hold_few_seats_while_they_are_unknown() {
     let node = Node::new(Attest::Prefer);

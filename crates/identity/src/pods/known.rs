@@ -2,12 +2,14 @@
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
+use std::mem;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::{Notify, watch};
 
+use super::sandboxes::REMEMBERED;
 use super::{Pod, PodUid};
 use base::clock::BootTime;
 
@@ -24,6 +26,8 @@ pub struct Pods {
 #[derive(Debug, Default)]
 struct Inner {
     pods: HashMap<PodUid, Arc<Pod>>,
+    /// The addresses of pods that are gone, and when that was reported.
+    gone: HashMap<PodUid, (Vec<IpAddr>, BootTime)>,
     /// Last time the API server was heard from. `None` before the first list or [`Pods::restore`].
     heard: Option<BootTime>,
     /// Whether the last attempt to reach it failed, or the pods are restored and it has not answered yet.
@@ -31,6 +35,15 @@ struct Inner {
 }
 
 impl Inner {
+    /// Remembers the addresses of a pod that is gone.
+    fn goes(&mut self, pod: &Pod) {
+        let now = BootTime::now();
+        self.gone.retain(|_, (_, since)| now.since(*since) < REMEMBERED);
+        if !pod.addresses.is_empty() {
+            self.gone.insert(pod.uid, (pod.addresses.clone(), now));
+        }
+    }
+
     fn hears(&mut self) {
         (self.heard, self.is_unanswered) = (Some(BootTime::now()), false);
     }
@@ -46,7 +59,9 @@ impl Pods {
     /// Replaces all pods by a list.
     pub fn replace(&self, pods: impl IntoIterator<Item = Pod>) {
         let mut inner = self.lock();
-        inner.pods = pods.into_iter().map(|pod| (pod.uid, Arc::new(pod))).collect();
+        let pods = pods.into_iter().map(|pod| (pod.uid, Arc::new(pod))).collect();
+        let before = mem::replace(&mut inner.pods, pods);
+        before.values().for_each(|pod| inner.goes(pod));
         inner.hears();
         self.changed();
     }
@@ -76,7 +91,8 @@ impl Pods {
     pub fn remove(&self, uid: PodUid) {
         let mut inner = self.lock();
         inner.hears();
-        if inner.pods.remove(&uid).is_some() {
+        if let Some(pod) = inner.pods.remove(&uid) {
+            inner.goes(&pod);
             self.changed();
         }
     }
@@ -106,6 +122,15 @@ impl Pods {
     pub fn with_address(&self, addr: IpAddr) -> Vec<Arc<Pod>> {
         let inner = self.lock();
         inner.pods.values().filter(|pod| pod.has_network() && pod.addresses.contains(&addr)).cloned().collect()
+    }
+
+    /// Whether the API server reports other addresses for a pod, or did until its end in the last minutes. So if the pod had this
+    /// one, it gave it to itself.
+    pub fn is_elsewhere(&self, uid: PodUid, addr: IpAddr) -> bool {
+        let inner = self.lock();
+        let pod = inner.pods.get(&uid).map(|pod| &pod.addresses);
+        let addresses = pod.or_else(|| inner.gone.get(&uid).map(|(addresses, _)| addresses));
+        addresses.is_some_and(|addresses| !addresses.is_empty() && !addresses.contains(&addr))
     }
 
     /// The pods for which a token of an account may be requested, the best first: the youngest of those that are not
@@ -173,6 +198,7 @@ impl Pods {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use base::clock::suspend;
 
     fn pod(uid: &str, addresses: &[&str]) -> Pod {
         Pod {
@@ -212,6 +238,29 @@ mod tests {
         pods.apply(Pod { created: 9, namespace: "other".into(), ..pod("7", &[]) });
         let order: Vec<_> = pods.sponsors("a", "app").iter().map(|pod| pod.uid).collect();
         assert_eq!(order, ["2", "1", "3"].map(|uid| pod(uid, &[]).uid));
+    }
+
+    #[test]
+    fn a_pod_that_is_gone_is_remembered_where_it_was_for_as_long_as_its_sandbox() {
+        let pods = Pods::default();
+        let [here, there] = ["10.8.0.5", "10.8.0.6"].map(|addr| addr.parse().expect("an address"));
+        let (known, listed, silent) = (pod("1", &["10.8.0.5"]), pod("2", &["10.8.0.5"]), pod("3", &[]));
+        let is_elsewhere = |of: &Pod| [here, there].map(|addr| pods.is_elsewhere(of.uid, addr));
+        for pod in [&known, &listed, &silent] {
+            assert_eq!(is_elsewhere(pod), [false, false], "not reported yet");
+            pods.apply(pod.clone());
+        }
+        let all = || [&known, &listed, &silent].map(is_elsewhere);
+        let expected = [[false, true], [false, true], [false, false]];
+        assert_eq!(all(), expected);
+        pods.remove(known.uid);
+        pods.replace([]);
+        assert_eq!(all(), expected);
+        suspend(REMEMBERED);
+        pods.apply(pod("4", &["10.8.0.9"]));
+        pods.replace([]);
+        assert_eq!(all(), [[false, false]; 3]);
+        assert_eq!(pods.lock().gone.len(), 1);
     }
 
     #[test]

@@ -42,6 +42,8 @@ pub struct Evidence<'a> {
     pub addr: IpAddr,
     /// Live sandboxes that have it.
     pub holders: &'a [Sandbox],
+    /// Sandboxes that have it or had it a short time ago, live or not. Without those that have given it to themselves.
+    pub recent: &'a [Sandbox],
     /// Pods for which the API server reports it.
     pub reported: &'a [Arc<Pod>],
     /// Time since the API server was last heard from.
@@ -109,7 +111,14 @@ pub fn decide(
     };
     let owner = owner.map_err(|why| unless_answered(why, evidence))?;
     // A connection accepted in the tick in which the sandbox began may belong to the pod before it.
-    if evidence.accepted < owner.began + TICK { Err(NoOwner::Outdated) } else { Ok(owner) }
+    if evidence.accepted < owner.began + TICK {
+        return Err(NoOwner::Outdated);
+    }
+    // When a sandbox dies, its containers live on for a while. So the address does not fall back to an older pod, nor to one
+    // that has given it to itself.
+    let has_others = !owner.pod.addresses.is_empty() && !owner.pod.addresses.contains(&evidence.addr);
+    let may_live_on = |other: &Sandbox| other.uid != owner.pod.uid && (has_others || other.began > owner.began);
+    if evidence.recent.iter().any(may_live_on) { Err(Missing::Decision { claims: 2 }.into()) } else { Ok(owner) }
 }
 
 /// Picks one of several sandboxes by the API server's report. The API server reports an address late, and until after

@@ -75,9 +75,25 @@ pub struct Scanned {
 #[derive(Debug, Default)]
 struct Table {
     sandboxes: HashMap<PodUid, Known>,
+    /// Addresses that sandboxes have lost.
+    lost: Vec<Lost>,
     /// The addresses of the node's network, sorted.
     node: Vec<IpAddr>,
 }
+
+/// An address that a sandbox had, and lost or took along when it ended.
+#[derive(Debug, Clone, Copy)]
+struct Lost {
+    addr: IpAddr,
+    by: Sandbox,
+    noticed: BootTime,
+}
+
+/// Time for which a lost address is remembered. A pod's containers may live on for a while when its sandbox has died.
+pub(super) const REMEMBERED: Duration = Duration::from_secs(300);
+
+/// Maximum number of lost addresses that are remembered of a sandbox. A pod that may configure its network can lose any number.
+const MAX_LOST: usize = 2 * MAX_ADDRESSES;
 
 /// A sandbox as of the last scan.
 #[derive(Debug, Clone)]
@@ -125,9 +141,42 @@ impl Known {
         }
     }
 
+    fn sandbox(&self, uid: PodUid) -> Sandbox {
+        Sandbox { uid, began: time_of(self.anchor.start) }
+    }
+
     /// `false` only if its anchor has certainly ended.
     fn may_be_alive(&self) -> bool {
         self.anchor.is_running().unwrap_or(true)
+    }
+}
+
+impl Table {
+    /// Remembers the addresses that a sandbox had, except those that it still has.
+    fn lose(&mut self, uid: PodUid, had: &Known, has: &[IpAddr]) {
+        let (by, noticed) = (had.sandbox(uid), BootTime::now());
+        for addr in had.addresses.iter().copied().filter(|addr| !has.contains(addr)) {
+            self.lost.retain(|lost| lost.by != by || lost.addr != addr);
+            let own = self.lost.iter().filter(|lost| lost.by == by).count();
+            if own >= MAX_LOST {
+                let oldest = self.lost.iter().position(|lost| lost.by == by);
+                oldest.map(|oldest| self.lost.remove(oldest));
+            }
+            self.lost.push(Lost { addr, by, noticed });
+        }
+    }
+
+    /// Replaces the sandboxes by those of a scan. `ended`: those that have ended since it found them.
+    fn renew(&mut self, sandboxes: HashMap<PodUid, Known>, ended: &HashMap<PodUid, Known>) -> HashMap<PodUid, Known> {
+        let before = mem::replace(&mut self.sandboxes, sandboxes);
+        let now = BootTime::now();
+        self.lost.retain(|lost| now.since(lost.noticed) < REMEMBERED);
+        for (uid, had) in before.iter().chain(ended) {
+            let has = self.sandboxes.get(uid).filter(|has| has.anchor.age() == had.anchor.age());
+            let has = has.map(|has| has.addresses.clone()).unwrap_or_default();
+            self.lose(*uid, had, &has);
+        }
+        before
     }
 }
 
@@ -160,7 +209,8 @@ impl Sandboxes {
                 Err(_) => known.had_addresses = true,
             }
         }
-        sandboxes.retain(|_, known| known.may_be_alive());
+        let (sandboxes, ended): (HashMap<_, _>, HashMap<_, _>) =
+            sandboxes.into_iter().partition(|(_, known)| known.may_be_alive());
         scanner.bar(&ages(&sandboxes));
         let node = self.proc.nodes_addresses();
         let summary = Scanned {
@@ -171,7 +221,7 @@ impl Sandboxes {
             cost: Duration::ZERO,
         };
         let mut table = self.lock();
-        let before = mem::replace(&mut table.sandboxes, sandboxes);
+        let before = table.renew(sandboxes, &ended);
         if let Ok(node) = node {
             table.node = node;
         }
@@ -182,9 +232,9 @@ impl Sandboxes {
     }
 
     /// The sandboxes that have this address now, confirmed by the kernel. Sandboxes and addresses that are newer than
-    /// the last scan are not found. There is more than one if a pod gave itself another pod's address. Empty if a
+    /// the last scan are not found. There is more than one if a pod gave itself another pod's address. `None` if a
     /// sandbox that had it cannot be read, because the result would be incomplete.
-    pub fn holders(&self, addr: IpAddr) -> SmallVec<[Sandbox; 2]> {
+    pub fn holders(&self, addr: IpAddr) -> Option<SmallVec<[Sandbox; 2]>> {
         let addr = addr.to_canonical();
         let mut holders = SmallVec::new();
         for (uid, anchor) in self.candidates(addr) {
@@ -194,10 +244,19 @@ impl Sandboxes {
                 (Ok(false), _) => self.forget(uid, &anchor),
                 (Ok(true), Ok(Some(true))) => holders.push(Sandbox { uid, began: time_of(anchor.start) }),
                 (Ok(true), Ok(_)) => {}
-                (Err(_), _) | (_, Err(_)) => return SmallVec::new(),
+                (Err(_), _) | (_, Err(_)) => return None,
             }
         }
-        holders
+        Some(holders)
+    }
+
+    /// The sandboxes that had this address at the last scan, or in the five minutes before, whether they live or not.
+    pub fn recent_holders(&self, addr: IpAddr) -> SmallVec<[Sandbox; 2]> {
+        let addr = addr.to_canonical();
+        let table = self.lock();
+        let having = table.sandboxes.iter().filter(|(_, known)| known.addresses.contains(&addr));
+        let lost = table.lost.iter().filter(|lost| lost.addr == addr);
+        having.map(|(uid, known)| known.sandbox(*uid)).chain(lost.map(|lost| lost.by)).collect()
     }
 
     /// Whether the sandbox of a pod is alive: its oldest process runs.
@@ -268,8 +327,10 @@ impl Sandboxes {
     /// Forgets a sandbox, unless it has another anchor by now.
     fn forget(&self, uid: PodUid, anchor: &Arc<Process>) {
         let mut table = self.lock();
-        if table.sandboxes.get(&uid).is_some_and(|known| Arc::ptr_eq(&known.anchor, anchor)) {
-            table.sandboxes.remove(&uid);
+        if table.sandboxes.get(&uid).is_some_and(|known| Arc::ptr_eq(&known.anchor, anchor))
+            && let Some(ended) = table.sandboxes.remove(&uid)
+        {
+            table.lose(uid, &ended, &[]);
         }
     }
 

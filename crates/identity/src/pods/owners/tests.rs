@@ -29,6 +29,8 @@ fn sandbox(number: u8) -> Sandbox {
 /// The evidence, and by default a connection that was accepted a second after the sandboxes began.
 struct Case {
     holders: &'static [u8],
+    /// Those that have or had it.
+    recent: &'static [u8],
     /// The one that began a second before the others.
     eldest: u8,
     reported: &'static [u8],
@@ -44,6 +46,7 @@ impl Default for Case {
     fn default() -> Self {
         Self {
             holders: &[],
+            recent: &[],
             eldest: 0,
             reported: &[],
             known: vec![pod(1), pod(2), pod(3)],
@@ -60,13 +63,15 @@ impl Case {
     fn decide(&self) -> Result<(PodUid, Witness), NoOwner> {
         let began = |number| BootTime::from_nanos(if number == self.eldest { BEGAN - 1_000_000_000 } else { BEGAN });
         let of = |number| Sandbox { began: began(number), ..sandbox(number) };
-        let holders: Vec<_> = self.holders.iter().copied().map(of).collect();
+        let [holders, recent] =
+            [self.holders, self.recent].map(|these| these.iter().copied().map(of).collect::<Vec<_>>());
         let known_as = |number| self.known.iter().find(|pod| pod.uid == uid(number)).cloned();
         let reported = self.reported.iter().map(|number| known_as(*number).unwrap_or_else(|| pod(*number)));
         let reported: Vec<_> = reported.map(Arc::new).collect();
         let evidence = Evidence {
             addr: "10.8.0.5".parse().expect("an address"),
             holders: &holders,
+            recent: &recent,
             reported: &reported,
             api_age: self.api_age,
             is_answered: self.is_answered,
@@ -177,6 +182,30 @@ fn an_address_of_a_pod_without_addresses_of_its_own_cannot_be_taken_over() {
     let case = |anchor| Case { holders: &[2], reported: &[1], anchor, ..Case::default() };
     assert_eq!(case(Anchor::Bare(sandbox(1))).missing(), Missing::Decision { claims: 2 });
     assert_eq!(case(Anchor::None).owner(), Some((uid(2), Witness::Kernel)), "it has ended");
+}
+
+#[test]
+fn an_address_that_had_passed_to_a_younger_pod_does_not_fall_back_when_that_one_dies() {
+    let by_kernel = |eldest| Case { holders: &[1], recent: &[1, 2], eldest, ..Case::default() };
+    let by_api = |eldest| {
+        let began = BootTime::from_nanos(if eldest == 1 { BEGAN - 1_000_000_000 } else { BEGAN });
+        let anchor = Anchor::Bare(Sandbox { began, ..sandbox(1) });
+        Case { recent: &[2], eldest, reported: &[1], anchor, ..Case::default() }
+    };
+    for (case, witness) in [(by_kernel as fn(u8) -> Case, Witness::Kernel), (by_api, Witness::Api)] {
+        assert_eq!(case(1).missing(), Missing::Decision { claims: 2 });
+        assert_eq!(Case { reported: &[1], ..case(1) }.missing(), Missing::Decision { claims: 2 }, "an old report");
+        assert_eq!(case(2).owner(), Some((uid(1), witness)), "the other one had it before");
+        assert_eq!(Case { recent: &[1], ..case(1) }.owner(), Some((uid(1), witness)), "itself");
+    }
+    let thief = Pod { addresses: vec!["10.8.0.9".parse().expect("an address")], ..pod(1) };
+    let of_thief = Case { known: vec![thief], ..by_kernel(2) };
+    assert_eq!(of_thief.missing(), Missing::Decision { claims: 2 }, "a younger one that gave it to itself");
+    assert_eq!(
+        Case { recent: &[1], ..of_thief }.owner(),
+        Some((uid(1), Witness::Kernel)),
+        "a second network of its own"
+    );
 }
 
 #[test]

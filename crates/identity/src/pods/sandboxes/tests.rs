@@ -20,8 +20,15 @@ fn uid(text: &str) -> PodUid {
 
 /// The pods that have this address.
 fn holders(sandboxes: &Sandboxes, addr: &str) -> Vec<PodUid> {
-    let mut holders: Vec<_> =
-        sandboxes.holders(addr.parse().expect("an address")).iter().map(|sandbox| sandbox.uid).collect();
+    let holders = sandboxes.holders(addr.parse().expect("an address")).expect("all can be read");
+    let mut holders: Vec<_> = holders.iter().map(|sandbox| sandbox.uid).collect();
+    holders.sort_unstable();
+    holders
+}
+
+fn recent_holders(sandboxes: &Sandboxes, addr: &str) -> Vec<PodUid> {
+    let holders = sandboxes.recent_holders(addr.parse().expect("an address"));
+    let mut holders: Vec<_> = holders.iter().map(|sandbox| sandbox.uid).collect();
     holders.sort_unstable();
     holders
 }
@@ -48,7 +55,7 @@ fn a_sandbox_has_its_addresses_of_both_families() {
         assert_eq!(holders(&sandboxes, addr), [uid(A)], "{addr}");
     }
     let began = BootTime::from_nanos(1234 * 1_000_000_000 / clock_ticks_per_second());
-    let holder = sandboxes.holders(IpAddr::from([10, 8, 0, 5]));
+    let holder = sandboxes.holders(IpAddr::from([10, 8, 0, 5])).expect("all can be read");
     assert_eq!(holder.as_slice(), [Sandbox { uid: uid(A), began }]);
     for addr in ["127.0.0.1", "::1", "fe80::1", "10.128.0.2", "10.8.0.6"] {
         assert!(holders(&sandboxes, addr).is_empty(), "{addr}");
@@ -396,6 +403,52 @@ fn two_pods_with_one_address_are_both_named() {
     assert_eq!(holders(&sandboxes, "10.8.0.5"), [uid(B)]);
 }
 
+#[test]
+fn who_had_an_address_is_remembered_for_five_minutes() {
+    let proc = FakeProc::new();
+    proc.network("a", &["10.8.0.5"]);
+    proc.network("b", &["10.8.0.6", "10.8.0.7"]);
+    proc.of_pod(20, just_now(), A, "a");
+    proc.of_pod(30, just_now(), B, "b");
+    let sandboxes = proc.open();
+    sandboxes.scan();
+    let all = || ["10.8.0.5", "10.8.0.6", "10.8.0.7"].map(|addr| recent_holders(&sandboxes, addr));
+    let both = [vec![uid(A)], vec![uid(B)], vec![uid(B)]];
+    assert_eq!(all(), both);
+    // One is found to have ended by a scan, and the other one has lost an address.
+    proc.end(20);
+    proc.network("b", &["10.8.0.7"]);
+    sandboxes.scan();
+    assert_eq!(all(), both);
+    // One is found to have ended by a request.
+    proc.end(30);
+    assert!(!sandboxes.is_alive(uid(B)) && sandboxes.count() == 0);
+    assert_eq!(all(), both);
+    suspend(REMEMBERED / 2);
+    sandboxes.scan();
+    assert_eq!(all(), both);
+    suspend(REMEMBERED);
+    sandboxes.scan();
+    assert_eq!(all(), [const { vec![] }; 3]);
+}
+
+#[test]
+fn the_number_of_lost_addresses_that_are_remembered_is_bounded() {
+    let proc = FakeProc::new();
+    proc.network("a", &[]);
+    proc.of_pod(20, just_now(), A, "a");
+    let sandboxes = proc.open();
+    for number in 0..200 {
+        proc.network("a", &[&format!("10.8.1.{number}"), "10.8.0.5"]);
+        sandboxes.scan();
+    }
+    assert_eq!(sandboxes.lock().lost.len(), MAX_LOST);
+    proc.end(20);
+    sandboxes.scan();
+    assert_eq!(sandboxes.lock().lost.len(), MAX_LOST);
+    assert_eq!(recent_holders(&sandboxes, "10.8.0.5"), [uid(A)]);
+}
+
 /// A directory in the place of a file cannot be read by anybody, root included.
 #[test]
 fn if_one_of_two_cannot_be_read_nobody_is_named() {
@@ -410,7 +463,7 @@ fn if_one_of_two_cannot_be_read_nobody_is_named() {
     let file = proc.network_dir("n1").join("fib_trie");
     fs::remove_file(&file).expect("it is there");
     fs::create_dir(&file).expect("a free name");
-    assert!(holders(&sandboxes, "10.8.0.5").is_empty());
+    assert_eq!(sandboxes.holders(IpAddr::from([10, 8, 0, 5])), None);
     assert_eq!(sandboxes.count(), 2, "both are alive");
 }
 
