@@ -142,6 +142,18 @@ impl Stage {
         self.0.read().kept.as_ref().is_some_and(|kept| kept.is_valid(now))
     }
 
+    /// When its token is due for renewal.
+    pub(super) fn due(&self, now: BootTime) -> Option<BootTime> {
+        self.0.read().kept.as_ref().filter(|kept| kept.is_valid(now)).map(|kept| kept.due)
+    }
+
+    /// The token, if it is valid and should be renewed, and no flight does that.
+    pub(super) fn aging(&self, now: BootTime) -> Option<Arc<Secret>> {
+        let state = self.0.read();
+        let kept = state.kept.clone().filter(|kept| kept.is_valid(now) && !kept.is_young(now))?;
+        state.flight().is_none().then_some(kept)
+    }
+
     /// Whether there is a token that should be renewed.
     pub(super) fn is_aging(&self, now: BootTime) -> bool {
         self.0.read().kept.as_ref().is_some_and(|kept| kept.is_valid(now) && !kept.is_young(now))

@@ -18,7 +18,7 @@ use super::halt::Halt;
 use super::iam::{Impersonation, NotIssued, What};
 use super::kept::{Ask, Stages};
 use super::metrics::{ExchangeMetrics, Step};
-use super::pace::{BURST, INTERVAL};
+use super::pace::{BURST, INTERVAL, RenewalPace};
 use super::secret::{Secret, Want};
 use super::server::{Fault, Server, Turn};
 use super::stage::{MAX_FLIGHT, Stage};
@@ -70,6 +70,8 @@ pub(super) struct Means {
     pub(super) servers: Servers,
     pub(super) metrics: ExchangeMetrics,
     pub(super) lines: Lines,
+    /// How fast valid tokens are renewed.
+    pub(super) renewals: RenewalPace,
 }
 
 /// The servers on the way to a token, each with places of its own.
@@ -80,12 +82,14 @@ pub(super) struct Servers {
     pub(super) iam: Server,
 }
 
-impl Default for Servers {
-    fn default() -> Self {
+impl Servers {
+    /// No request was sent yet.
+    pub(super) fn new(metrics: &ExchangeMetrics) -> Self {
+        let server = |failure, step| Server::new(failure, metrics.spent(step));
         Self {
-            kubernetes: Server::new(ExchangeFailure::Kubernetes),
-            sts: Server::new(ExchangeFailure::Sts),
-            iam: Server::new(ExchangeFailure::Iam),
+            kubernetes: server(ExchangeFailure::Kubernetes, Step::Kubernetes),
+            sts: server(ExchangeFailure::Sts, Step::Sts),
+            iam: server(ExchangeFailure::Iam, Step::Iam),
         }
     }
 }
@@ -154,8 +158,23 @@ impl Steps {
         }
     }
 
-    /// The workload's token for all of Google's APIs, until `deadline`.
+    /// The workload's token for all of Google's APIs, until `deadline`. One that is due is renewed when the pace of renewals allows
+    /// it.
     pub(super) async fn federated(
+        &self,
+        want: Want,
+        deadline: Instant,
+        urgency: Urgency,
+    ) -> Result<Arc<Secret>, NoToken> {
+        let now = BootTime::now();
+        if let Some(kept) = self.stages.federated.aging(now).filter(|_| !self.means.renewals.take(now)) {
+            return Ok(kept);
+        }
+        self.federated_now(want, deadline, urgency).await
+    }
+
+    /// The same, without regard to the pace.
+    pub(super) async fn federated_now(
         &self,
         want: Want,
         deadline: Instant,
