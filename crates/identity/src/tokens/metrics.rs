@@ -114,7 +114,7 @@ impl ExchangeMetrics {
         let exchanged = match failed {
             None => Exchanged::Issued,
             Some(Rest::Fixed | Rest::Doubling) => Exchanged::Refused,
-            Some(Rest::Throttled(_)) => Exchanged::Throttled,
+            Some(Rest::Throttled(_) | Rest::Held(_)) => Exchanged::Throttled,
             Some(Rest::Brief | Rest::None | Rest::Unasked) => Exchanged::Failed,
         };
         self.results.of(step, exchanged).inc();

@@ -72,6 +72,11 @@ impl RenewalPace {
         MEAN_AGE.div_f64(CATCHING_UP * f64::from(tokens))
     }
 
+    /// Gives back what was taken for a renewal that failed.
+    pub(super) fn give_back(&self) {
+        self.pace.used_until.store(0, Relaxed);
+    }
+
     /// Whether a token may be renewed now.
     pub(super) fn take(&self, now: BootTime) -> bool {
         self.pace.take_of(1, self.interval(), now).is_ok()
@@ -106,8 +111,11 @@ mod tests {
         renewals.share(30);
         assert_eq!(renewals.interval(), Duration::from_secs(50));
         // All of them are due, after an outage: the last has its turn in time.
-        let taken: Vec<_> = (0..3600).filter(|second| renewals.take(at(second * 1000))).collect();
+        let taken: Vec<_> = (0..1460).filter(|second| renewals.take(at(second * 1000))).collect();
         assert_eq!((taken[0], taken[1], taken[29]), (0, 50, 1450));
+        assert!(!renewals.take(at(1_460_000)));
+        renewals.give_back();
+        assert!(renewals.take(at(1_460_000)), "the last one failed");
         renewals.share(110);
         assert!(renewals.interval() < Duration::from_secs(14));
     }

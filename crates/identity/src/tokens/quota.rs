@@ -84,6 +84,12 @@ impl Quota {
         interval.steps = interval.steps.saturating_sub(1);
     }
 
+    /// Time for which a request is held back.
+    pub(super) fn left(&self, urgency: Urgency, now: Instant) -> Duration {
+        let interval = self.lock()[index(urgency)];
+        interval.next.map_or(Duration::ZERO, |next| next.saturating_duration_since(now))
+    }
+
     fn lock(&self) -> MutexGuard<'_, [Interval; 2]> {
         // Nothing panics while it is locked.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)

@@ -63,9 +63,10 @@ impl WorkloadSource {
         for number in aging {
             outcome = self.renew(number).await;
             if outcome.is_ok() {
-                break;
+                return outcome;
             }
         }
+        renewals.give_back();
         outcome
     }
 

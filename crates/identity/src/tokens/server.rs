@@ -123,6 +123,15 @@ impl Server {
         Ok(answer)
     }
 
+    /// The rest after a 429. What pods wait for is asked for again when the quota allows it. A 429 that no pod waited for holds back
+    /// only what no pod waits for: no pod waits behind it.
+    pub(super) fn rest_after_429(&self, urgency: Urgency) -> Rest {
+        match urgency {
+            Urgency::Demanded => Rest::Held(self.quota.left(urgency, Instant::now())),
+            Urgency::Background => Rest::Unasked,
+        }
+    }
+
     /// The answer while the quota is used up.
     fn held_back(&self, left: Duration) -> Halt {
         let text = format!("{}\n", (self.failure)(USED_UP.to_owned()));

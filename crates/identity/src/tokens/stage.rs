@@ -147,11 +147,12 @@ impl Stage {
         self.0.read().kept.as_ref().filter(|kept| kept.is_valid(now)).map(|kept| kept.due)
     }
 
-    /// The token, if it is valid and should be renewed, and no flight does that.
+    /// The token, if it is valid and a flight would begin to renew it.
     pub(super) fn aging(&self, now: BootTime) -> Option<Arc<Secret>> {
         let state = self.0.read();
         let kept = state.kept.clone().filter(|kept| kept.is_valid(now) && !kept.is_young(now))?;
-        state.flight().is_none().then_some(kept)
+        let is_resting = state.failed.as_ref().is_some_and(|failed| failed.at(now).is_some());
+        (state.flight().is_none() && !is_resting).then_some(kept)
     }
 
     /// Whether there is a token that should be renewed.
