@@ -288,10 +288,10 @@ impl SecretRecord {
             (1..=MAX_TOKEN).contains(&self.text.len()) && self.text.bytes().all(|byte| byte.is_ascii_graphic());
         let [asked, expires, due] = [self.asked, self.expires, self.due].map(BootTime::from_nanos);
         let life = expires.since(asked);
-        if !is_text || expires <= asked || !(asked..=expires).contains(&due) || life > Duration::from_secs(MAX_LIFE_SECONDS.into()) {
+        if !is_text || expires <= asked || life > Duration::from_secs(MAX_LIFE_SECONDS.into()) {
             return Err(NotTaken::Invalid);
         }
-        Ok(Secret { due, ..Secret::new(self.text, asked, life) })
+        Ok(Secret { due: due.clamp(asked, expires), ..Secret::new(self.text, asked, life) })
     }
 }
 

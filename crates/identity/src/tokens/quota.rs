@@ -67,7 +67,11 @@ impl Quota {
     pub(super) fn used_up(&self, urgency: Urgency, began: Instant, named: Duration, now: Instant, random: f64) {
         let mut intervals = self.lock();
         // Where pods' requests get 429, others must not be sent at all.
-        for of in [urgency, Urgency::Background] {
+        let held_back = match urgency {
+            Urgency::Demanded => &[Urgency::Demanded, Urgency::Background][..],
+            Urgency::Background => &[Urgency::Background],
+        };
+        for of in held_back.iter().copied() {
             let interval = &mut intervals[index(of)];
             if interval.grew.is_none_or(|grew| grew <= began) {
                 interval.steps = (interval.steps + 1).min(MAX_STEPS);
