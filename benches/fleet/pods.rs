@@ -40,6 +40,14 @@ pub struct Seen {
 }
 
 impl Seen {
+    /// Forgets what was seen. Pods that wait still do.
+    pub fn forget(&self) {
+        for count in [&self.throttled, &self.refused, &self.lost] {
+            count.store(0, Relaxed);
+        }
+        self.first.lock().expect("no panic").clear();
+    }
+
     pub fn waiting(&self) -> usize {
         self.waiting.load(Relaxed)
     }

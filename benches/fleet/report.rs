@@ -48,9 +48,9 @@ impl Outcome {
         let sum = |of: fn(&Minute) -> u32| self.minutes.iter().map(|minute| u64::from(of(minute))).sum::<u64>();
         let peak = self.minutes.iter().max_by_key(|minute| minute.exchanges).copied().unwrap_or_default();
         let minutes = self.minutes.len().max(1) as u64;
-        let first = |part: f64| {
+        let first = |percent: usize| {
             let last = self.first.len().saturating_sub(1);
-            self.first.get((last as f64 * part) as usize).map_or("-".to_owned(), |seconds| format!("{seconds:.1} s"))
+            self.first.get(last * percent / 100).map_or("-".to_owned(), |seconds| format!("{seconds:.1} s"))
         };
         format!(
             "| {} | {} x {} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {}, {}, {} | {} |",
@@ -67,9 +67,9 @@ impl Outcome {
             self.refused,
             self.waiting.iter().max().unwrap_or(&0),
             self.lost,
-            first(0.5),
-            first(0.99),
-            first(1.0),
+            first(50),
+            first(99),
+            first(100),
             sum(|minute| minute.kubernetes) / minutes,
         )
     }
@@ -80,11 +80,12 @@ impl Outcome {
         let top = self.minutes.iter().map(|minute| minute.exchanges).max().unwrap_or(0).max(self.size.quota);
         let mut plot = format!("{}: exchanges a minute (#, those with 429: x; the quota: -)\n", self.name);
         for line in (1..=HEIGHT).rev() {
-            let level = |value: u32| f64::from(value) / f64::from(top) * f64::from(HEIGHT);
-            let is_quota = level(self.size.quota).ceil() as u32 == line;
+            // In half lines, so that a column ends at the nearest one.
+            let level = |value: u32| (u64::from(value) * u64::from(2 * HEIGHT)).div_ceil(top.into());
+            let is_quota = level(self.size.quota).div_ceil(2) == line.into();
             let _ = write!(plot, "{:>7} ", if is_quota { self.size.quota.to_string() } else { String::new() });
             for minute in &self.minutes {
-                let at = f64::from(line) - 0.5;
+                let at = u64::from(2 * line - 1);
                 plot.push(match () {
                     () if level(minute.exchanges - minute.throttled) >= at => '#',
                     () if level(minute.exchanges) >= at => 'x',

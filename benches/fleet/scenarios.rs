@@ -28,7 +28,7 @@ pub struct Size {
     pub quota: u32,
 }
 
-/// A scenario: its name, and what it does.
+/// The names of the scenarios.
 pub const NAMES: [&str; 9] = [
     "steady", "cold-start", "rollout", "rollout-cold", "zone", "sts-down", "half-quota", "one-account", "cron",
 ];
@@ -78,10 +78,7 @@ impl Fleet {
         }
         sleep(SETTLE).await;
         // What happened until now does not count.
-        fleet.seen.throttled.store(0, std::sync::atomic::Ordering::Relaxed);
-        fleet.seen.refused.store(0, std::sync::atomic::Ordering::Relaxed);
-        fleet.seen.lost.store(0, std::sync::atomic::Ordering::Relaxed);
-        fleet.seen.first.lock().expect("no panic").clear();
+        fleet.seen.forget();
         fleet
     }
 

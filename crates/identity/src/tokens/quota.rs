@@ -141,9 +141,9 @@ mod tests {
     #[test]
     fn what_pods_wait_for_is_asked_for_within_seconds_and_the_rest_within_minutes() {
         let (quota, now) = (Quota::default(), Instant::now());
-        assert_eq!(sent(&quota, Urgency::Demanded, now, 600, true), 22, "each 30 s in the end");
+        assert_eq!(sent(&quota, Urgency::Demanded, now, 600, true), 24, "each 30 s in the end");
         let quota = Quota::default();
-        assert_eq!(sent(&quota, Urgency::Background, now, 3600, true), 8, "each 600 s in the end");
+        assert_eq!(sent(&quota, Urgency::Background, now, 3600, true), 9, "each 600 s in the end");
         assert_eq!(sent(&quota, Urgency::Demanded, now + SECOND * 3600, 10, false), 10, "pods wait for none of it");
     }
 
