@@ -3,6 +3,8 @@
 //!
 //! `cargo bench --profile fleet --bench fleet -- [SCENARIO...] [--nodes=N] [--pods=N] [--quota=N] [--plots]`
 
+#![expect(unreachable_pub, reason = "modules of a program have no outside")]
+
 mod node;
 mod pods;
 mod report;

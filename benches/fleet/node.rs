@@ -67,14 +67,8 @@ impl Node {
         pods.replace(scheduled.iter().cloned());
         let (registry, kept) = (Registry::default(), Arc::<Kept>::default());
         let federation = Arc::clone(workloads.federation().expect("tokens"));
-        let parts = Parts {
-            federation,
-            workloads: Arc::clone(&workloads),
-            pods,
-            cluster: cluster.clone(),
-            google,
-            kept,
-        };
+        let parts =
+            Parts { federation, workloads: Arc::clone(&workloads), pods, cluster: cluster.clone(), google, kept };
         let source = Arc::new(WorkloadSource::new(parts, &registry));
         let is_default = IsDefault::new(Arc::new(workloads.own_accounts()));
         let store = Store::with_names(DEFAULT_LIMIT_BYTES, is_default, &registry);
@@ -155,7 +149,7 @@ fn pod(number: u16) -> Pod {
         uid: PodUid::parse(&format!("{number:032x}")).expect("32 digits"),
         namespace: "a".into(),
         name: format!("pod-{number}").into(),
-        account: format!("account-{number}").into(),
+        account: format!("account{number}").into(),
         host_network: false,
         ended: false,
         terminating: false,

@@ -82,7 +82,7 @@ impl Outcome {
         for line in (1..=HEIGHT).rev() {
             // In half lines, so that a column ends at the nearest one.
             let level = |value: u32| (u64::from(value) * u64::from(2 * HEIGHT)).div_ceil(top.into());
-            let is_quota = level(self.size.quota).div_ceil(2) == line.into();
+            let is_quota = level(self.size.quota).div_ceil(2) == u64::from(line);
             let _ = write!(plot, "{:>7} ", if is_quota { self.size.quota.to_string() } else { String::new() });
             for minute in &self.minutes {
                 let at = u64::from(2 * line - 1);
@@ -96,7 +96,8 @@ impl Outcome {
             plot.push('\n');
         }
         let _ = writeln!(plot, "{:>7} {}", "min", "         |".repeat(self.minutes.len() / 10));
-        let _ = writeln!(plot, "exchanges: {:?}", self.minutes.iter().map(|minute| minute.exchanges).collect::<Vec<_>>());
+        let _ =
+            writeln!(plot, "exchanges: {:?}", self.minutes.iter().map(|minute| minute.exchanges).collect::<Vec<_>>());
         let _ = writeln!(plot, "pods waiting: {:?}", self.waiting);
         plot
     }

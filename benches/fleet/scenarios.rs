@@ -29,9 +29,8 @@ pub struct Size {
 }
 
 /// The names of the scenarios.
-pub const NAMES: [&str; 9] = [
-    "steady", "cold-start", "rollout", "rollout-cold", "zone", "sts-down", "half-quota", "one-account", "cron",
-];
+pub const NAMES: [&str; 9] =
+    ["steady", "cold-start", "rollout", "rollout-cold", "zone", "sts-down", "half-quota", "one-account", "cron"];
 
 struct Fleet {
     size: Size,
@@ -126,7 +125,8 @@ pub async fn run(name: &str, size: Size) -> Outcome {
         "rollout" | "rollout-cold" => {
             let fleet = Fleet::in_use(size, Use::EachMinute, 0).await;
             let begins = fleet.servers.minute();
-            let (places, servers, is_handed_over) = (fleet.places.clone(), Arc::clone(&fleet.servers), name == "rollout");
+            let (places, servers, is_handed_over) =
+                (fleet.places.clone(), Arc::clone(&fleet.servers), name == "rollout");
             // A tenth at a time, each of which takes a minute and a half.
             let batch = places.len().div_ceil(10);
             tokio::spawn(async move {

@@ -111,7 +111,11 @@ impl Servers {
         let body: Value = serde_json::from_slice(request.body()).expect("JSON");
         let answer = {
             let mut state = self.lock();
-            if is_exchange { state.exchange(body["subjectToken"].as_str().unwrap_or_default()) } else { state.impersonate() }
+            if is_exchange {
+                state.exchange(body["subjectToken"].as_str().unwrap_or_default())
+            } else {
+                state.impersonate()
+            }
         };
         match answer {
             Some((status, text)) => {
@@ -163,7 +167,7 @@ impl Servers {
 
 /// The number of an account, at the end of its path.
 fn number_of(path: &str) -> u16 {
-    path.rsplit("/account-").next().and_then(|number| number.parse().ok()).expect("an account's number")
+    path.rsplit("/account").next().and_then(|number| number.parse().ok()).expect("an account's number")
 }
 
 impl State {

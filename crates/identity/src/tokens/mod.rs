@@ -119,7 +119,17 @@ impl WorkloadSource {
         let Parts { federation, workloads, pods, cluster, google, kept } = parts;
         let metrics = ExchangeMetrics::new(registry);
         let servers = Servers::new(&metrics);
-        let means = Means { federation, workloads, pods, cluster, google, servers, metrics, lines: steps::lines(), renewals: RenewalPace::default() };
+        let means = Means {
+            federation,
+            workloads,
+            pods,
+            cluster,
+            google,
+            servers,
+            metrics,
+            lines: steps::lines(),
+            renewals: RenewalPace::default(),
+        };
         Self { means: Arc::new(means), kept, askers: Askers::default() }
     }
 
