@@ -139,8 +139,8 @@ impl Surroundings {
             metadata_server: metadata_server(shared),
             identity: match (shared.identity.as_deref(), shared.handover.state()) {
                 (None, _) => NO_IDENTITY.to_owned(),
-                (Some(known), State::Off) => identity(known),
-                (Some(known), handover) => format!("{}; hand-over: {handover}", identity(known)),
+                (Some(known), State::Off) => format!("{}{}", identity(known), spent(shared)),
+                (Some(known), handover) => format!("{}{}; hand-over: {handover}", identity(known), spent(shared)),
             },
             redirect: match shared.redirect.get().map(|redirect| redirect.trouble()) {
                 None => NO_REDIRECT.to_owned(),
@@ -150,6 +150,13 @@ impl Surroundings {
             canary: NO_CANARY.to_owned(),
         }
     }
+}
+
+/// The requests for tokens that were sent, if pods have tokens of their own.
+fn spent(shared: &Shared) -> String {
+    let Some(source) = shared.tokens.source().of_workloads() else { return String::new() };
+    let rows: Vec<_> = source.spent().iter().map(ToString::to_string).collect();
+    format!("; requests for tokens: {}", rows.join("; "))
 }
 
 const NO_IDENTITY: &str = "off: all pods act as the node";

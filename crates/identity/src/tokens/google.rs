@@ -90,6 +90,27 @@ impl Google {
         })
     }
 
+    /// A Google in memory, which gives these answers.
+    #[cfg(feature = "test-util")]
+    pub fn in_memory<F>(answer: impl Fn(Request<Bytes>) -> F + Send + Sync + 'static) -> Self
+    where
+        F: Future<Output = Result<Response<Bytes>, ClientError>> + Send + 'static,
+    {
+        struct Memory<A>(A);
+
+        impl<A, F> Transport for Memory<A>
+        where
+            A: Fn(Request<Bytes>) -> F + Send + Sync,
+            F: Future<Output = Result<Response<Bytes>, ClientError>> + Send + 'static,
+        {
+            fn send(&self, request: Request<Bytes>) -> Sending<'_> {
+                Box::pin((self.0)(request))
+            }
+        }
+
+        Self::with_transport(Memory(answer))
+    }
+
     pub(super) fn with_transport(transport: impl Transport + 'static) -> Self {
         Self { transport: Box::new(transport) }
     }

@@ -89,6 +89,8 @@ struct SecretRecord {
     text: Zeroizing<String>,
     asked: u64,
     expires: u64,
+    /// From when on it should be renewed. Were it drawn again, many would be due at once.
+    due: u64,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -261,6 +263,7 @@ impl StageRecord {
                 text: secret.text.clone(),
                 asked: secret.asked.as_nanos(),
                 expires: secret.expires.as_nanos(),
+                due: secret.due.as_nanos(),
             }),
             refusal: refusal.and_then(|(refusal, failures)| RefusalRecord::of(&refusal, failures)),
         }
@@ -283,12 +286,12 @@ impl SecretRecord {
     fn checked(self) -> Result<Secret, NotTaken> {
         let is_text =
             (1..=MAX_TOKEN).contains(&self.text.len()) && self.text.bytes().all(|byte| byte.is_ascii_graphic());
-        let [asked, expires] = [self.asked, self.expires].map(BootTime::from_nanos);
+        let [asked, expires, due] = [self.asked, self.expires, self.due].map(BootTime::from_nanos);
         let life = expires.since(asked);
         if !is_text || expires <= asked || life > Duration::from_secs(MAX_LIFE_SECONDS.into()) {
             return Err(NotTaken::Invalid);
         }
-        Ok(Secret::new(self.text, asked, life))
+        Ok(Secret { due: due.clamp(asked, expires), ..Secret::new(self.text, asked, life) })
     }
 }
 

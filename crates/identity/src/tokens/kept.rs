@@ -129,9 +129,18 @@ impl Kept {
         self.lock().stages.get(&number).cloned()
     }
 
-    /// The workloads in use whose Kubernetes or federated token is past half of its life.
-    pub(super) fn aging(&self, now: BootTime) -> Vec<WorkloadId> {
-        self.lock().stages.iter().filter(|(_, stages)| stages.is_aging(now)).map(|(number, _)| *number).collect()
+    /// The number of workloads in use, and those whose Kubernetes or federated token is due for renewal, the first one first.
+    pub(super) fn aging(&self, now: BootTime) -> (usize, Vec<WorkloadId>) {
+        let by_number = self.lock();
+        let in_use = by_number.stages.iter().filter(|(_, stages)| stages.is_in_use(now));
+        let mut count = 0;
+        let mut aging: Vec<_> = in_use
+            .inspect(|_| count += 1)
+            .filter_map(|(number, stages)| Some((stages.due(now)?, *number)))
+            .filter(|(due, _)| *due <= now)
+            .collect();
+        aging.sort_unstable();
+        (count, aging.into_iter().map(|(_, number)| number).collect())
     }
 
     #[cfg(test)]
@@ -166,9 +175,13 @@ impl Stages {
         self.asked.load(Relaxed) > 0
     }
 
-    fn is_aging(&self, now: BootTime) -> bool {
-        let is_in_use = now.since(BootTime::from_nanos(self.asked.load(Relaxed))) < MAX_IDLE;
-        is_in_use && (self.subject.is_aging(now) || self.federated.is_aging(now))
+    fn is_in_use(&self, now: BootTime) -> bool {
+        now.since(BootTime::from_nanos(self.asked.load(Relaxed))) < MAX_IDLE
+    }
+
+    /// When the first of its Kubernetes and federated tokens is due for renewal.
+    fn due(&self, now: BootTime) -> Option<BootTime> {
+        [&self.subject, &self.federated].into_iter().filter_map(|stage| stage.due(now)).min()
     }
 
     /// The step for a Google token.

@@ -1,7 +1,13 @@
 //! `ExchangeMetrics`: counts requests to the API server and to Google for pods' tokens.
 
+use std::fmt;
+
+use prometheus::IntCounter;
+
 use super::rest::Rest;
+use proxy::tokens::Urgency;
 use telemetry::labels;
+use telemetry::labels::Label as _;
 use telemetry::registry::{CounterGrid, Registry};
 use telemetry::table;
 
@@ -31,13 +37,76 @@ labels! {
     }
 }
 
+labels! {
+    /// Who waits for a request.
+    Waits {
+        /// A pod.
+        Demanded = "demanded",
+        /// Nobody: a token is renewed, or fetched in advance.
+        Optional = "optional",
+    }
+}
+
 /// Counts requests for pods' tokens.
 #[derive(Debug)]
-pub(super) struct ExchangeMetrics(CounterGrid<Step, Exchanged>);
+pub(super) struct ExchangeMetrics {
+    results: CounterGrid<Step, Exchanged>,
+    sent: CounterGrid<Step, Waits>,
+}
+
+/// Counts the requests to one server.
+#[derive(Debug, Clone)]
+pub(super) struct Spent {
+    demanded: IntCounter,
+    optional: IntCounter,
+}
+
+impl Spent {
+    pub(super) fn count(&self, urgency: Urgency) {
+        match urgency {
+            Urgency::Demanded => self.demanded.inc(),
+            Urgency::Background => self.optional.inc(),
+        }
+    }
+}
+
+/// The requests to one server so far.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SpentRow {
+    pub server: &'static str,
+    /// Requests that a pod waited for.
+    pub demanded: u64,
+    /// Requests that nobody waited for.
+    pub optional: u64,
+}
+
+impl fmt::Display for SpentRow {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {} demanded, {} optional", self.server, self.demanded, self.optional)
+    }
+}
 
 impl ExchangeMetrics {
     pub(super) fn new(registry: &Registry) -> Self {
-        Self(registry.counter_grid(&table::TOKEN_EXCHANGES))
+        let sent = registry.counter_grid(&table::TOKEN_SPENDING);
+        Self { results: registry.counter_grid(&table::TOKEN_EXCHANGES), sent }
+    }
+
+    /// Counts the requests to a server.
+    pub(super) fn spent(&self, step: Step) -> Spent {
+        let of = |waits| self.sent.of(step, waits).clone();
+        Spent { demanded: of(Waits::Demanded), optional: of(Waits::Optional) }
+    }
+
+    /// The requests to each server.
+    pub(super) fn rows(&self) -> Vec<SpentRow> {
+        let of = |step, waits| self.sent.of(step, waits).get();
+        let row = |step: Step| SpentRow {
+            server: step.label(),
+            demanded: of(step, Waits::Demanded),
+            optional: of(step, Waits::Optional),
+        };
+        Step::ALL.map(row).to_vec()
     }
 
     /// Counts a request that failed with this rest, or succeeded.
@@ -45,15 +114,15 @@ impl ExchangeMetrics {
         let exchanged = match failed {
             None => Exchanged::Issued,
             Some(Rest::Fixed | Rest::Doubling) => Exchanged::Refused,
-            Some(Rest::Throttled(_)) => Exchanged::Throttled,
+            Some(Rest::Throttled(_) | Rest::Held(_)) => Exchanged::Throttled,
             Some(Rest::Brief | Rest::None | Rest::Unasked) => Exchanged::Failed,
         };
-        self.0.of(step, exchanged).inc();
+        self.results.of(step, exchanged).inc();
     }
 
     #[cfg(test)]
     pub(super) fn counts(&self, step: Step) -> [u64; 4] {
         [Exchanged::Issued, Exchanged::Refused, Exchanged::Throttled, Exchanged::Failed]
-            .map(|exchanged| self.0.of(step, exchanged).get())
+            .map(|exchanged| self.results.of(step, exchanged).get())
     }
 }

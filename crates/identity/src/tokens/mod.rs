@@ -6,7 +6,7 @@
 //! Service exchanges that for a federated token. If the account is linked to a Google account, the IAM Credentials API
 //! issues a token of the Google account for the federated token. Without a link, the federated token is the result.
 //!
-//! The token of each step is kept, and renewed at half of its life while it is in use (`renew.rs`); Google tokens are
+//! The token of each step is kept, and renewed at about half of its life while it is in use (`renew.rs`); Google tokens are
 //! kept by the token cache. So the Security Token Service gets two requests an hour for each workload, whatever scopes
 //! and audiences its pods request; without a link also for each other set of scopes, and for each certificate that a token
 //! is bound to. Each step is one flight for all that wait for it, and continues when they have given up: the next request
@@ -25,7 +25,7 @@
 //! | the pod that the token is for is gone | another pod is tried, up to 3 | at once |
 //! | the Security Token Service refuses (400, 401, 403) | 403 with its message | after 10 s |
 //! | IAM refuses | its status, with Google's text | after 5 s, doubling to 60 s |
-//! | 429 from either | 503 with `Retry-After` | after that; doubling from 1 to 60 s while it comes again within a minute |
+//! | 429 from either | 503 with `Retry-After` | after that; doubling from 1 to 30 s; if no pod waits, after minutes (`quota.rs`) |
 //! | no response, or a server error | 503 | after 0.6 to 0.9 s |
 //! | a server fails for several workloads | 503 at once | once a second by one of them (`server.rs`) |
 //!
@@ -41,6 +41,7 @@ pub mod metrics;
 mod not_given;
 mod pace;
 mod prefetch;
+mod quota;
 mod renew;
 mod rest;
 mod secret;
@@ -63,7 +64,9 @@ pub use handed::{ExportedWorkload, NotTaken, WorkloadRecord};
 use kept::Ask;
 pub use kept::Kept;
 use metrics::ExchangeMetrics;
+pub use metrics::SpentRow;
 pub use not_given::{NotGiven, Said};
+use pace::RenewalPace;
 use prefetch::Askers;
 pub use prefetch::prefetch;
 pub use renew::renew;
@@ -114,9 +117,25 @@ impl WorkloadSource {
     /// Sends no request yet.
     pub fn new(parts: Parts, registry: &Registry) -> Self {
         let Parts { federation, workloads, pods, cluster, google, kept } = parts;
-        let (servers, metrics) = (Servers::default(), ExchangeMetrics::new(registry));
-        let means = Means { federation, workloads, pods, cluster, google, servers, metrics, lines: steps::lines() };
+        let metrics = ExchangeMetrics::new(registry);
+        let servers = Servers::new(&metrics);
+        let means = Means {
+            federation,
+            workloads,
+            pods,
+            cluster,
+            google,
+            servers,
+            metrics,
+            lines: steps::lines(),
+            renewals: RenewalPace::default(),
+        };
         Self { means: Arc::new(means), kept, askers: Askers::default() }
+    }
+
+    /// The requests that this node sent so far.
+    pub fn spent(&self) -> Vec<SpentRow> {
+        self.means.metrics.rows()
     }
 
     /// The steps of a workload, once its Google identity is known.

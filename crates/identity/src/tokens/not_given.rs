@@ -94,6 +94,13 @@ impl Fault for NotGiven {
     fn is_failure(&self) -> bool {
         matches!(self, Self::Failed(_))
     }
+
+    fn used_up(&self) -> Option<Duration> {
+        match self {
+            Self::Throttled(named) => Some(*named),
+            Self::Failed(_) | Self::Refused(_) => None,
+        }
+    }
 }
 
 impl Said {

@@ -1,13 +1,17 @@
-//! [`renew`]: renews Kubernetes and federated tokens at half of their life.
+//! [`renew`]: renews Kubernetes and federated tokens from 40 to 60 % of their life on.
 //!
 //! Otherwise they would be renewed only when the token cache next needs them, perhaps just when the API server is
-//! unreachable. So it may be unreachable for half an hour, and pods still get even tokens that are not cached.
+//! unreachable. So it may be unreachable for 20 minutes, and pods still get even tokens that are not cached.
+//!
+//! They are renewed one after the other, not faster than they come due on average and a little more ([`RenewalPace`]), so that many
+//! nodes whose tokens were issued together, or that waited for a server, do not come together.
+//!
+//! [`RenewalPace`]: super::pace::RenewalPace
 
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::task::JoinSet;
 use tokio::time::sleep;
 
 use super::WorkloadSource;
@@ -21,8 +25,11 @@ use protocol::metadata::WorkloadId;
 use proxy::failure::{ExchangeFailure, TokenServer};
 use proxy::tokens::{NoToken, Urgency};
 
-/// Interval between scans for tokens that are past half of their life.
+/// Maximum interval between scans for tokens that are due.
 const INTERVAL: Duration = Duration::from_secs(15);
+
+/// Scans for each renewal that the pace allows, so that the intervals between scans take little of it.
+const SCANS: u32 = 4;
 
 /// Intervals after failures: the first is twice the usual one.
 const BACK_OFF: Backoff = Backoff::new(INTERVAL.saturating_mul(2), Duration::from_secs(240)).with(JITTER);
@@ -30,37 +37,40 @@ const BACK_OFF: Backoff = Backoff::new(INTERVAL.saturating_mul(2), Duration::fro
 /// Keeps the nodes from sending requests at once when a server is back.
 const JITTER: Jitter = Jitter(1.0, 1.25);
 
-/// Maximum workloads whose tokens are renewed at once.
-const MAX_AT_ONCE: usize = 4;
-
 /// Renews the tokens in use, forever.
 pub async fn renew(source: Arc<WorkloadSource>) -> Infallible {
     let mut failures = 0_u32;
     loop {
         let random = fastrand::f64();
-        sleep(if failures == 0 { JITTER.of(INTERVAL, random) } else { BACK_OFF.wait(failures, random) }).await;
-        failures = if renew_all(&source).await { failures.saturating_add(1) } else { 0 };
+        let interval = INTERVAL.min(source.means.renewals.interval() / SCANS);
+        sleep(if failures == 0 { JITTER.of(interval, random) } else { BACK_OFF.wait(failures, random) }).await;
+        failures = if source.renew_next().await.is_err() { failures.saturating_add(1) } else { 0 };
     }
-}
-
-/// Renews the tokens that are due. Returns whether a renewal failed.
-async fn renew_all(source: &Arc<WorkloadSource>) -> bool {
-    let (mut renewing, mut has_failed) = (JoinSet::new(), false);
-    for number in source.kept.aging(BootTime::now()) {
-        if renewing.len() >= MAX_AT_ONCE {
-            has_failed |= !matches!(renewing.join_next().await, Some(Ok(Ok(()))));
-        }
-        let source = Arc::clone(source);
-        renewing.spawn(async move { source.renew(number).await });
-    }
-    while let Some(renewed) = renewing.join_next().await {
-        has_failed |= !matches!(renewed, Ok(Ok(())));
-    }
-    has_failed
 }
 
 impl WorkloadSource {
-    /// Renews the tokens of a workload that are past half of their life. Failures are logged by the steps.
+    /// Renews the tokens of the workload that is due first, if the pace allows it. If that fails, the next one has its turn: what
+    /// is wrong may be one workload's.
+    async fn renew_next(&self) -> Result<(), NoToken> {
+        let now = BootTime::now();
+        let (in_use, aging) = self.kept.aging(now);
+        let renewals = &self.means.renewals;
+        renewals.share(in_use);
+        if aging.is_empty() || !renewals.take(now) {
+            return Ok(());
+        }
+        let mut outcome = Ok(());
+        for number in aging {
+            outcome = self.renew(number).await;
+            if outcome.is_ok() {
+                return outcome;
+            }
+        }
+        renewals.give_back();
+        outcome
+    }
+
+    /// Renews the tokens of a workload that are due. Failures are logged by the steps.
     async fn renew(&self, number: WorkloadId) -> Result<(), NoToken> {
         let steps = self.steps(number).await?;
         // First, because a federated token ends with the Kubernetes token that it was given for.
@@ -70,8 +80,11 @@ impl WorkloadSource {
             // It was not renewed, so a new federated token would end with the old one.
             return Err(no_token(ExchangeFailure::Slow(Some(TokenServer::Kubernetes), MAX_FLIGHT)));
         }
-        steps.federated(Want::Young, patiently(), Urgency::Background).await?;
+        steps.federated_now(Want::Young, patiently(), Urgency::Background).await?;
         steps.stages.federated.settled().await;
+        if steps.stages.federated.is_aging(BootTime::now()) {
+            return Err(no_token(ExchangeFailure::Slow(Some(TokenServer::Sts), MAX_FLIGHT)));
+        }
         Ok(())
     }
 }

@@ -10,7 +10,7 @@ const FIXED: Duration = Duration::from_secs(10);
 /// Initial and maximum time for which a refusal by IAM is the answer. Bindings take effect within a minute or two.
 const REFUSAL: Backoff = Backoff::new(Duration::from_secs(5), Duration::from_secs(60));
 
-/// Initial and maximum pause after 429. Never shorter than requested, and not at the same moment as the other nodes.
+/// Initial and maximum pause of a workload that asks too often. Never shorter than requested.
 const THROTTLED: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60)).with(Jitter(1.0, 1.5));
 
 /// Initial and maximum pause after failures while there is a valid token.
@@ -34,6 +34,8 @@ pub(super) enum Rest {
     Doubling,
     /// Longer each time, and at least this long.
     Throttled(Duration),
+    /// This long: until the server's quota lets the next request through.
+    Held(Duration),
 }
 
 impl Rest {
@@ -46,6 +48,7 @@ impl Rest {
             Self::Fixed => FIXED,
             Self::Doubling => REFUSAL.wait(failures, random),
             Self::Throttled(least) => THROTTLED.wait_at_least(least, failures, random),
+            Self::Held(time) => time,
         }
     }
 }
@@ -71,5 +74,6 @@ mod tests {
         assert_eq!(millis(throttled(0), false, 0.0), [1_000, 2_000, 4_000, 8_000, 16_000, 60_000]);
         assert_eq!(millis(throttled(7), false, 0.0), [7_000, 7_000, 7_000, 8_000, 16_000, 60_000]);
         assert_eq!(millis(throttled(9999), true, 1.0), [90_000; 6]);
+        assert_eq!(millis(Rest::Held(Duration::from_secs(7)), false, 1.0), [7_000; 6]);
     }
 }

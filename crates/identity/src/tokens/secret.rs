@@ -15,20 +15,26 @@ const MIN_LEFT: Duration = Duration::from_secs(10);
 /// Maximum time since the request for an uncollected identity token until another request may get it.
 const MAX_UNCOLLECTED: Duration = Duration::from_secs(60);
 
+/// When a token is due for renewal, as a part of its life. It is drawn for each one, so that tokens that were issued together, on one
+/// node or on all of a fleet, are not renewed together.
+const DUE: (f64, f64) = (0.4, 0.6);
+
 /// A token. Wiped from memory on drop; never shown.
 pub(super) struct Secret {
     pub(super) text: Zeroizing<String>,
     /// Time of the request for it. Its life counts from here, so that it is never overestimated.
     pub(super) asked: BootTime,
     pub(super) expires: BootTime,
+    /// From when on it should be renewed.
+    pub(super) due: BootTime,
 }
 
 /// The required freshness of a kept token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Want {
-    /// Any that is valid. One past half of its life is renewed in the background.
+    /// Any that is valid. One that is due is renewed in the background.
     Valid,
-    /// One before half of its life. If there is none in time, any that is valid.
+    /// One that is not due for renewal. If there is none in time, any that is valid.
     Young,
     /// One that was just issued.
     Recent,
@@ -37,16 +43,24 @@ pub(super) enum Want {
 impl Secret {
     /// A token that was requested at `asked` and lives for this long.
     pub(super) fn new(text: Zeroizing<String>, asked: BootTime, life: Duration) -> Self {
-        Self { text, asked, expires: asked + life }
+        let due = asked + life.mul_f64(DUE.0 + (DUE.1 - DUE.0) * fastrand::f64());
+        Self { text, asked, expires: asked + life, due }
+    }
+
+    /// The same token, which was issued for `subject`. If it ends with that one, it is also due with it: were it renewed earlier, the
+    /// next one would live for less time, and cost an exchange more.
+    pub(super) fn issued_for(self, subject: &Self) -> Self {
+        let is_with_it = self.expires == subject.expires && subject.due > self.asked;
+        Self { due: if is_with_it { subject.due } else { self.due }, ..self }
     }
 
     pub(super) fn is_valid(&self, now: BootTime) -> bool {
         self.expires > now + MIN_LEFT
     }
 
-    /// Whether more than half of its life is left.
+    /// Whether it is not due for renewal.
     pub(super) fn is_young(&self, now: BootTime) -> bool {
-        now.since(self.asked) * 2 < self.expires.since(self.asked)
+        now < self.due
     }
 
     /// Whether it may be kept for this use.
@@ -89,9 +103,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_is_good_for_half_of_its_life_and_never_used_past_its_end() {
+    fn a_token_is_good_until_it_is_due_and_never_used_past_its_end() {
         let asked = BootTime::now();
         let secret = Secret::new(Zeroizing::new("s3cret".to_owned()), asked, Duration::from_secs(3600));
+        let secret = Secret { due: asked + Duration::from_secs(1800), ..secret };
         let at = |seconds| asked + Duration::from_secs(seconds);
         for (seconds, wants) in [
             (0, [true, true, true]),
@@ -107,5 +122,34 @@ mod tests {
         assert_eq!((secret.seconds_left(at(1)), secret.seconds_left(at(9999))), (3599, 0));
         assert!(!format!("{secret:?} {secret:#?}").contains("s3cret"));
         assert_eq!(bytes(Arc::new(secret)), "s3cret");
+    }
+
+    #[test]
+    fn renewals_of_tokens_that_were_issued_together_are_spread_over_a_fifth_of_their_life() {
+        let asked = BootTime::now();
+        let secret = |seconds| Secret::new(Zeroizing::new("s3cret".to_owned()), asked, Duration::from_secs(seconds));
+        let mut minutes = [0; 60];
+        for _ in 0..12_000 {
+            minutes[usize::try_from(secret(3600).due.seconds_since(asked) / 60).expect("small")] += 1;
+        }
+        // A thousand a minute.
+        assert!(minutes[24..36].iter().all(|count| (800..1200).contains(count)), "{minutes:?}");
+        assert_eq!(minutes.iter().sum::<u32>(), minutes[24..36].iter().sum::<u32>());
+    }
+
+    #[test]
+    fn a_token_that_ends_with_the_one_that_it_was_issued_for_is_due_with_it() {
+        let asked = BootTime::now();
+        let secret = |after: u64, life: u64| {
+            let asked = asked + Duration::from_secs(after);
+            Secret::new(Zeroizing::new("s3cret".to_owned()), asked, Duration::from_secs(life))
+        };
+        let subject = secret(0, 3600);
+        assert_eq!(secret(1, 3599).issued_for(&subject).due, subject.due);
+        let shorter = secret(1, 600).issued_for(&subject);
+        assert!(shorter.due < asked + Duration::from_secs(362), "a shorter one has a time of its own");
+        // The subject could not be renewed.
+        let late = secret(3000, 600).issued_for(&subject);
+        assert!(late.due > late.asked, "not at once");
     }
 }

@@ -7,6 +7,7 @@
 //! - Requests that nobody waits for take at most [`MAX_BACKGROUND`] of them.
 //! - If it fails for several workloads, a [`Breaker`] lets one request through each [`PROBE_INTERVAL`], until one does
 //!   not fail. The others fail at once. A request takes 5 s at most, so a stalled server has five at a time.
+//! - After 429 a [`Quota`] holds requests back: those that nobody waits for longest.
 //!
 //! A refusal is no failure.
 
@@ -19,6 +20,9 @@ use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 use super::halt::Halt;
+use super::metrics::Spent;
+use super::quota::Quota;
+use super::rest::Rest;
 use protocol::metadata::WorkloadId;
 use proxy::failure::ExchangeFailure;
 use proxy::flights::{Flights, Waited};
@@ -37,6 +41,9 @@ pub(super) const PROBE_INTERVAL: Duration = Duration::from_secs(1);
 /// The reason while requests to a server are held back.
 const RESTING: &str = "it has failed several times in a row and is asked again within a second";
 
+/// The reason while a quota is used up.
+const USED_UP: &str = "it returned 429 Too Many Requests, and is asked less often until it does not";
+
 /// The workload of a request, and whether a client waits for it.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Turn {
@@ -48,6 +55,11 @@ pub(super) struct Turn {
 pub(super) trait Fault {
     /// Whether the server failed. A refusal is no failure.
     fn is_failure(&self) -> bool;
+
+    /// The time that the server names, if its quota is used up.
+    fn used_up(&self) -> Option<Duration> {
+        None
+    }
 }
 
 /// A server on the way to a pod's token.
@@ -57,6 +69,8 @@ pub(super) struct Server {
     places: Flights<WorkloadId>,
     background: Semaphore,
     breaker: Breaker<WorkloadId>,
+    quota: Quota,
+    spent: Spent,
 }
 
 impl fmt::Debug for Server {
@@ -67,9 +81,11 @@ impl fmt::Debug for Server {
 
 impl Server {
     /// A server whose failures are of this kind.
-    pub(super) fn new(failure: fn(String) -> ExchangeFailure) -> Self {
+    pub(super) fn new(failure: fn(String) -> ExchangeFailure, spent: Spent) -> Self {
         Self {
             failure,
+            quota: Quota::default(),
+            spent,
             places: Flights::new(MAX_REQUESTS),
             background: Semaphore::new(MAX_BACKGROUND),
             breaker: Breaker::new(PROBE_INTERVAL),
@@ -92,12 +108,34 @@ impl Server {
         if !self.breaker.lets_through(client, Instant::now()) {
             return Err(Halt::resting((self.failure)(RESTING.to_owned())));
         }
+        let began = Instant::now();
+        self.quota.begin(urgency, began, fastrand::f64()).map_err(|left| self.held_back(left))?;
+        self.spent.count(urgency);
         let answer = request.await;
         match &answer {
             Err(error) if error.is_failure() => self.breaker.failed(client, Instant::now()),
             Ok(_) | Err(_) => self.breaker.succeeded(client),
         }
+        match answer.as_ref().err().map(Fault::used_up) {
+            Some(Some(named)) => self.quota.used_up(urgency, began, named, Instant::now(), fastrand::f64()),
+            _ => self.quota.allowed(urgency),
+        }
         Ok(answer)
+    }
+
+    /// The rest after a 429. What pods wait for is asked for again when the quota allows it. A 429 that no pod waited for holds back
+    /// only what no pod waits for: no pod waits behind it.
+    pub(super) fn rest_after_429(&self, urgency: Urgency) -> Rest {
+        match urgency {
+            Urgency::Demanded => Rest::Held(self.quota.left(urgency, Instant::now())),
+            Urgency::Background => Rest::Unasked,
+        }
+    }
+
+    /// The answer while the quota is used up.
+    fn held_back(&self, left: Duration) -> Halt {
+        let text = format!("{}\n", (self.failure)(USED_UP.to_owned()));
+        Halt { rest: Rest::Unasked, ..Halt::throttled(text, left) }
     }
 }
 
@@ -117,7 +155,53 @@ mod tests {
 
     use tokio::time::{sleep, timeout};
 
+    use super::super::metrics::{ExchangeMetrics, Step};
     use super::*;
+    use telemetry::Registry;
+
+    fn sts() -> Server {
+        let metrics = ExchangeMetrics::new(&Registry::default());
+        Server::new(ExchangeFailure::Sts, metrics.spent(Step::Sts))
+    }
+
+    #[derive(Debug)]
+    struct UsedUp;
+
+    impl Fault for UsedUp {
+        fn is_failure(&self) -> bool {
+            false
+        }
+
+        fn used_up(&self) -> Option<Duration> {
+            Some(Duration::ZERO)
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn after_a_429_a_renewal_waits_for_minutes_and_a_pod_for_seconds() {
+        let server = sts();
+        let answer = server.ask(turn(1, Urgency::Background), async { Err::<(), _>(UsedUp) }).await;
+        assert!(matches!(answer, Ok(Err(UsedUp))));
+        for (urgency, is_held) in [(Urgency::Demanded, false), (Urgency::Background, true)] {
+            let answer = server.ask(turn(2, urgency), async { Ok::<_, UsedUp>(()) }).await;
+            assert_eq!(answer.is_err(), is_held, "{urgency:?}");
+        }
+        let answer = server.ask(turn(2, Urgency::Demanded), async { Err::<(), _>(UsedUp) }).await;
+        assert!(matches!(answer, Ok(Err(UsedUp))));
+        let held = server.ask(turn(3, Urgency::Demanded), async { Ok::<_, UsedUp>(()) }).await.expect_err("held back");
+        assert_eq!((held.rest, held.status().map(|it| it.as_u16())), (Rest::Unasked, Some(503)));
+        assert!(held.line().contains("429"), "{}", held.line());
+        sleep(Duration::from_secs(2)).await;
+        for workload in 3..20 {
+            let answer = server.ask(turn(workload, Urgency::Demanded), async { Ok::<_, UsedUp>(()) }).await;
+            assert!(answer.is_ok(), "it allows requests again");
+        }
+        let answer = server.ask(turn(2, Urgency::Background), async { Ok::<_, UsedUp>(()) }).await;
+        assert!(answer.is_err(), "what pods got says nothing about the rest");
+        sleep(Duration::from_secs(180)).await;
+        let answer = server.ask(turn(2, Urgency::Background), async { Ok::<_, UsedUp>(()) }).await;
+        assert!(answer.is_ok());
+    }
 
     #[derive(Debug)]
     struct Failed;
@@ -138,7 +222,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn requests_that_nobody_waits_for_leave_half_of_the_places() {
-        let server = Arc::new(Server::new(ExchangeFailure::Sts));
+        let server = Arc::new(sts());
         let begin = |workload, urgency| {
             let server = Arc::clone(&server);
             tokio::spawn(async move { server.ask(turn(workload, urgency), pending::<Result<(), Failed>>()).await });
@@ -160,7 +244,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_server_that_fails_for_several_workloads_is_asked_once_a_second() {
-        let server = Server::new(ExchangeFailure::Sts);
+        let server = sts();
         for workload in 0..5 {
             assert!(matches!(fails(&server, workload).await, Ok(Err(Failed))));
         }

@@ -142,6 +142,19 @@ impl Stage {
         self.0.read().kept.as_ref().is_some_and(|kept| kept.is_valid(now))
     }
 
+    /// When its token is due for renewal.
+    pub(super) fn due(&self, now: BootTime) -> Option<BootTime> {
+        self.0.read().kept.as_ref().filter(|kept| kept.is_valid(now)).map(|kept| kept.due)
+    }
+
+    /// The token, if it is valid and a flight would begin to renew it.
+    pub(super) fn aging(&self, now: BootTime) -> Option<Arc<Secret>> {
+        let state = self.0.read();
+        let kept = state.kept.clone().filter(|kept| kept.is_valid(now) && !kept.is_young(now))?;
+        let is_resting = state.failed.as_ref().is_some_and(|failed| failed.at(now).is_some());
+        (state.flight().is_none() && !is_resting).then_some(kept)
+    }
+
     /// Whether there is a token that should be renewed.
     pub(super) fn is_aging(&self, now: BootTime) -> bool {
         self.0.read().kept.as_ref().is_some_and(|kept| kept.is_valid(now) && !kept.is_young(now))
@@ -242,29 +255,29 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_token_is_renewed_at_half_of_its_life_and_does_if_that_fails() {
+    async fn a_token_is_renewed_when_it_is_due_and_does_if_that_fails() {
         let (stage, mut work) = (Stage::default(), Work::new());
         assert_eq!(work.get(&stage, Want::Valid).await.as_deref(), Ok("1"));
-        sleep(Duration::from_secs(1799)).await;
+        sleep(Duration::from_secs(1439)).await;
         assert_eq!(work.get(&stage, Want::Young).await.as_deref(), Ok("1"));
-        sleep(Duration::from_secs(1)).await;
+        sleep(Duration::from_secs(722)).await;
         assert_eq!(work.get(&stage, Want::Valid).await.as_deref(), Ok("1"), "renewed in the background");
         sleep(Duration::from_millis(101)).await;
         assert_eq!(work.get(&stage, Want::Valid).await.as_deref(), Ok("2"));
 
-        sleep(Duration::from_secs(1800)).await;
+        sleep(Duration::from_secs(2161)).await;
         assert_eq!(work.get(&stage, Want::Young).await.as_deref(), Ok("3"), "waited for");
-        sleep(Duration::from_secs(1800)).await;
+        sleep(Duration::from_secs(2161)).await;
         work.takes = 1500;
         let began = Instant::now();
         assert_eq!(work.get(&stage, Want::Young).await.as_deref(), Ok("3"));
         assert_eq!(began.elapsed(), MAX_RENEWAL_WAIT);
-        sleep(Duration::from_secs(1800)).await;
+        sleep(Duration::from_secs(2161)).await;
         (work.takes, work.rest) = (100, Some(Rest::Brief));
         assert_eq!(work.get(&stage, Want::Young).await.as_deref(), Ok("4"));
         assert_eq!(work.get(&stage, Want::Young).await.as_deref(), Ok("4"));
         assert_eq!(work.begun.load(SeqCst), 5, "it rests");
-        sleep(Duration::from_secs(1786)).await;
+        sleep(Duration::from_secs(1425)).await;
         work.rest = Some(Rest::None);
         assert_eq!(work.get(&stage, Want::Young).await.as_deref(), Ok("4"));
         assert_eq!(work.begun.load(SeqCst), 6);

@@ -18,7 +18,8 @@ use super::halt::Halt;
 use super::iam::{Impersonation, NotIssued, What};
 use super::kept::{Ask, Stages};
 use super::metrics::{ExchangeMetrics, Step};
-use super::pace::{BURST, INTERVAL};
+use super::pace::{BURST, INTERVAL, RenewalPace};
+use super::rest::Rest;
 use super::secret::{Secret, Want};
 use super::server::{Fault, Server, Turn};
 use super::stage::{MAX_FLIGHT, Stage};
@@ -70,6 +71,8 @@ pub(super) struct Means {
     pub(super) servers: Servers,
     pub(super) metrics: ExchangeMetrics,
     pub(super) lines: Lines,
+    /// How fast valid tokens are renewed.
+    pub(super) renewals: RenewalPace,
 }
 
 /// The servers on the way to a token, each with places of its own.
@@ -80,12 +83,14 @@ pub(super) struct Servers {
     pub(super) iam: Server,
 }
 
-impl Default for Servers {
-    fn default() -> Self {
+impl Servers {
+    /// No request was sent yet.
+    pub(super) fn new(metrics: &ExchangeMetrics) -> Self {
+        let server = |failure, step| Server::new(failure, metrics.spent(step));
         Self {
-            kubernetes: Server::new(ExchangeFailure::Kubernetes),
-            sts: Server::new(ExchangeFailure::Sts),
-            iam: Server::new(ExchangeFailure::Iam),
+            kubernetes: server(ExchangeFailure::Kubernetes, Step::Kubernetes),
+            sts: server(ExchangeFailure::Sts, Step::Sts),
+            iam: server(ExchangeFailure::Iam, Step::Iam),
         }
     }
 }
@@ -113,7 +118,7 @@ impl Steps {
             // Annotations are read again with each renewal. If they have changed, this workload gets another number.
             steps.means.workloads.recheck(steps.number);
             let issued = steps.means.servers.kubernetes.ask(steps.turn(urgency), steps.ask_for_subject()).await?;
-            steps.counted(Step::Kubernetes, issued.map_err(|error| error.halt()))
+            steps.counted(Step::Kubernetes, urgency, issued.map_err(|error| error.halt()))
         };
         self.stages.subject.get(Want::Young, (patiently(), urgency), work).await
     }
@@ -154,15 +159,36 @@ impl Steps {
         }
     }
 
-    /// The workload's token for all of Google's APIs, until `deadline`.
+    /// The workload's token for all of Google's APIs, until `deadline`. One that is due is renewed when the pace of renewals allows
+    /// it.
     pub(super) async fn federated(
         &self,
         want: Want,
         deadline: Instant,
         urgency: Urgency,
     ) -> Result<Arc<Secret>, NoToken> {
-        let steps = self.clone();
-        let work = |urgency| async move { steps.exchange(CLOUD_PLATFORM, None, urgency).await };
+        let now = BootTime::now();
+        if let Some(kept) = self.stages.federated.aging(now).filter(|_| !self.means.renewals.take(now)) {
+            return Ok(kept);
+        }
+        self.federated_now(want, deadline, urgency).await
+    }
+
+    /// The same, without regard to the pace.
+    pub(super) async fn federated_now(
+        &self,
+        want: Want,
+        deadline: Instant,
+        urgency: Urgency,
+    ) -> Result<Arc<Secret>, NoToken> {
+        let (steps, is_renewal) = (self.clone(), self.stages.federated.has_valid(BootTime::now()));
+        let work = |urgency| async move {
+            let issued = steps.exchange(CLOUD_PLATFORM, None, urgency).await;
+            if is_renewal && issued.is_err() {
+                steps.means.renewals.give_back();
+            }
+            issued
+        };
         self.stages.federated.get(want, (deadline, urgency), work).await
     }
 
@@ -175,7 +201,7 @@ impl Steps {
         let exchange = sts::Exchange { subject: &subject, scopes, quota_project, bound_to };
         let Means { servers, google, federation, .. } = &*self.means;
         let issued = servers.sts.ask(self.turn(urgency), exchange.send(google, federation)).await?;
-        self.counted(Step::Sts, issued.map_err(sts::halt))
+        self.counted(Step::Sts, urgency, issued.map_err(sts::halt))
     }
 
     /// A Google token, which the token cache keeps from now on. Waits until `deadline`.
@@ -257,13 +283,23 @@ impl Steps {
                 halt
             }
         });
-        self.counted(Step::Iam, result)
+        self.counted(Step::Iam, urgency, result)
     }
 
     /// Counts the result of a request to a server, and logs a failure.
-    fn counted(&self, step: Step, result: Result<Secret, Halt>) -> Result<Secret, Halt> {
+    fn counted(&self, step: Step, urgency: Urgency, result: Result<Secret, Halt>) -> Result<Secret, Halt> {
         self.means.metrics.count(step, result.as_ref().err().map(|halt| halt.rest));
-        result.inspect_err(|halt| self.log(Reason::Server(step.label(), halt.status()), halt))
+        let Servers { kubernetes, sts, iam } = &self.means.servers;
+        let server = match step {
+            Step::Kubernetes => kubernetes,
+            Step::Sts => sts,
+            Step::Iam => iam,
+        };
+        result.map_err(|halt| {
+            self.log(Reason::Server(step.label(), halt.status()), &halt);
+            let is_429 = matches!(halt.rest, Rest::Throttled(_));
+            Halt { rest: if is_429 { server.rest_after_429(urgency) } else { halt.rest }, ..halt }
+        })
     }
 
     /// Logs the reason why there is no token, once a minute for each reason.

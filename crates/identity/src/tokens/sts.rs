@@ -80,7 +80,7 @@ impl Exchange<'_> {
         // It ends with the token that it was exchanged for, whatever the response says.
         let left = self.subject.expires.since(asked);
         let life = expires_in.map_or(left, |seconds| Duration::from_secs(seconds.into()).min(left));
-        Ok(Secret::new(access_token, asked, life))
+        Ok(Secret::new(access_token, asked, life).issued_for(self.subject))
     }
 
     fn body(&self, audience: &str) -> Zeroizing<Vec<u8>> {

@@ -254,13 +254,13 @@ async fn a_fetch_that_runs_out_of_time_goes_on_where_it_was() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_leads_to_a_token_is_renewed_at_half_of_its_life() {
+async fn what_leads_to_a_token_is_renewed_from_40_to_60_percent_of_its_life_on() {
     let lab = Lab::new(GOOGLE_ACCOUNT);
     lab.token(TOKEN).await;
-    sleep(Duration::from_secs(1790)).await;
+    sleep(Duration::from_secs(1430)).await;
     lab.token(IDENTITY).await;
     assert_eq!(lab.servers.counts(), [1, 1, 2]);
-    sleep(Duration::from_secs(10)).await;
+    sleep(Duration::from_secs(731)).await;
     lab.token(IDENTITY).await;
     sleep(Duration::from_secs(1)).await;
     assert_eq!(lab.servers.counts(), [2, 2, 3], "in the background");
@@ -493,7 +493,7 @@ async fn annotations_are_looked_at_with_each_renewal() {
     let lab = Lab::new(GOOGLE_ACCOUNT);
     lab.token(TOKEN).await;
     lab.servers.change(|script| script.annotation = "");
-    sleep(Duration::from_secs(1800)).await;
+    sleep(Duration::from_secs(2161)).await;
     lab.token(IDENTITY).await;
     sleep(Duration::from_secs(1)).await;
     assert!(!lab.source.means.workloads.has(lab.number));

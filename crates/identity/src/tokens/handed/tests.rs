@@ -47,6 +47,20 @@ async fn what_was_taken_over_costs_nothing_and_ends_when_it_would_have() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_was_taken_over_is_due_when_it_would_have_been() {
+    let before = Lab::new("");
+    before.token(TOKEN).await;
+    sleep(Duration::from_secs(1430)).await;
+    let [record] = &sent(&before)[..] else { panic!("one workload") };
+    let due = |lab: &Lab, now| lab.source.kept.of(lab.number, now).federated.due(now).expect("a token");
+    for _ in 0..20 {
+        let (after, now) = (Lab::new(""), BootTime::now());
+        assert_eq!(take(&after, record), Ok(2));
+        assert_eq!(due(&after, now), due(&before, now));
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_refusal_holds_as_long_as_it_would_have() {
     let before = Lab::new("");
     before.servers.change(|script| script.sts = Does::Throttle("30"));

@@ -35,7 +35,7 @@ struct Node {
 }
 
 impl Node {
-    /// Gives each of the linked accounts federated tokens, past half of their lives.
+    /// Gives each of the linked accounts federated tokens, which are due for renewal.
     async fn warm() -> Self {
         let lab = Arc::new(Lab::new(GOOGLE_ACCOUNT));
         let store = Store::new(4 * DEFAULT_LIMIT_BYTES, &Registry::default());
@@ -45,7 +45,7 @@ impl Node {
         while !node.round("default/token").await.is_empty() {
             sleep(INTERVAL).await;
         }
-        sleep(Duration::from_secs(1900)).await;
+        sleep(Duration::from_secs(2200)).await;
         node
     }
 

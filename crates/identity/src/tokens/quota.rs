@@ -1,0 +1,178 @@
+//! [`Quota`]: holds requests back while a server's quota is used up (429).
+//!
+//! Google allows a project some requests a minute, for all of its nodes. No node knows what the others ask for; each sees only whether
+//! it got 429. So it asks less often each time it does, and more often again each time it does not, as senders do that share a line.
+//! Requests that nobody waits for are held back for minutes, and those that pods wait for only for seconds: what is left of the quota
+//! goes to pods, of whichever node.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use base::backoff::{Backoff, Jitter};
+use proxy::tokens::Urgency;
+
+/// Intervals between requests that nobody waits for. The longest is a sixth of a token's life: a token that is due has more left.
+const OPTIONAL: Backoff = Backoff::new(Duration::from_secs(60), Duration::from_secs(600)).with(JITTER);
+
+/// Intervals between requests that pods wait for. 5,000 nodes that all ask at the longest one take 6,000 to 10,000 a minute.
+const DEMANDED: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(30)).with(JITTER);
+
+/// Never shorter, and not the same on all nodes.
+const JITTER: Jitter = Jitter(1.0, 1.5);
+
+/// More 429 in a row than this make no interval longer.
+const MAX_STEPS: u32 = 6;
+
+/// Time without a request after which an interval is forgotten.
+const FORGOTTEN: Duration = Duration::from_secs(900);
+
+/// What is known of a server's quota.
+#[derive(Debug, Default)]
+pub(super) struct Quota(Mutex<[Interval; 2]>);
+
+/// The interval between requests of one urgency.
+#[derive(Debug, Clone, Copy, Default)]
+struct Interval {
+    /// 0 if requests are not held back.
+    steps: u32,
+    /// When the next request may begin.
+    next: Option<Instant>,
+    /// When `steps` last grew. Requests that were under way then say nothing new.
+    grew: Option<Instant>,
+}
+
+impl Quota {
+    /// Lets a request begin, or returns the time for which it is held back.
+    pub(super) fn begin(&self, urgency: Urgency, now: Instant, random: f64) -> Result<(), Duration> {
+        let mut intervals = self.lock();
+        let interval = &mut intervals[index(urgency)];
+        if interval.steps == 0 {
+            return Ok(());
+        }
+        let next = interval.next.unwrap_or(now);
+        if next > now {
+            return Err(next - now);
+        }
+        if now - next > FORGOTTEN {
+            *interval = Interval::default();
+            return Ok(());
+        }
+        interval.next = Some(now + backoff(urgency).wait(interval.steps, random));
+        Ok(())
+    }
+
+    /// Records that a request, which began at `began`, got 429. The server may name a time.
+    pub(super) fn used_up(&self, urgency: Urgency, began: Instant, named: Duration, now: Instant, random: f64) {
+        let mut intervals = self.lock();
+        // Where pods' requests get 429, others must not be sent at all.
+        let held_back = match urgency {
+            Urgency::Demanded => &[Urgency::Demanded, Urgency::Background][..],
+            Urgency::Background => &[Urgency::Background],
+        };
+        for of in held_back.iter().copied() {
+            let interval = &mut intervals[index(of)];
+            if interval.grew.is_none_or(|grew| grew <= began) {
+                interval.steps = (interval.steps + 1).min(MAX_STEPS);
+                interval.grew = Some(now);
+            }
+            let next = now + backoff(of).wait_at_least(named, interval.steps, random);
+            interval.next = Some(interval.next.map_or(next, |known| known.max(next)));
+        }
+    }
+
+    /// Records an answer other than 429.
+    pub(super) fn allowed(&self, urgency: Urgency) {
+        let interval = &mut self.lock()[index(urgency)];
+        interval.steps = interval.steps.saturating_sub(1);
+    }
+
+    /// Time for which a request is held back.
+    pub(super) fn left(&self, urgency: Urgency, now: Instant) -> Duration {
+        let interval = self.lock()[index(urgency)];
+        interval.next.map_or(Duration::ZERO, |next| next.saturating_duration_since(now))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, [Interval; 2]> {
+        // Nothing panics while it is locked.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn index(urgency: Urgency) -> usize {
+    match urgency {
+        Urgency::Demanded => 0,
+        Urgency::Background => 1,
+    }
+}
+
+fn backoff(urgency: Urgency) -> Backoff {
+    match urgency {
+        Urgency::Demanded => DEMANDED,
+        Urgency::Background => OPTIONAL,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    /// Sends a request each second for a time. Returns how many began.
+    fn sent(quota: &Quota, urgency: Urgency, begins: Instant, seconds: u32, is_used_up: bool) -> u32 {
+        (0..seconds)
+            .filter(|second| {
+                let now = begins + SECOND * *second;
+                let is_sent = quota.begin(urgency, now, 0.0).is_ok();
+                match (is_sent, is_used_up) {
+                    (true, true) => quota.used_up(urgency, now, Duration::ZERO, now, 0.0),
+                    (true, false) => quota.allowed(urgency),
+                    (false, _) => {}
+                }
+                is_sent
+            })
+            .count()
+            .try_into()
+            .expect("small")
+    }
+
+    #[test]
+    fn what_pods_wait_for_is_asked_for_within_seconds_and_the_rest_within_minutes() {
+        let (quota, now) = (Quota::default(), Instant::now());
+        assert_eq!(sent(&quota, Urgency::Demanded, now, 600, true), 24, "each 30 s in the end");
+        let quota = Quota::default();
+        assert_eq!(sent(&quota, Urgency::Background, now, 3600, true), 9, "each 600 s in the end");
+        assert_eq!(sent(&quota, Urgency::Demanded, now + SECOND * 3600, 10, false), 10, "pods wait for none of it");
+    }
+
+    #[test]
+    fn a_429_of_pods_holds_back_the_rest() {
+        let (quota, now) = (Quota::default(), Instant::now());
+        quota.used_up(Urgency::Demanded, now, Duration::ZERO, now, 0.0);
+        assert_eq!(quota.begin(Urgency::Demanded, now, 0.0), Err(SECOND));
+        assert_eq!(quota.begin(Urgency::Background, now, 0.0), Err(60 * SECOND));
+    }
+
+    #[test]
+    fn what_ran_together_counts_once_and_each_success_shortens_the_interval() {
+        let (quota, now) = (Quota::default(), Instant::now());
+        for millis in 0..24 {
+            quota.used_up(Urgency::Demanded, now, Duration::ZERO, now + Duration::from_millis(millis + 1), 0.0);
+        }
+        assert!(quota.begin(Urgency::Demanded, now + SECOND * 2, 0.0).is_ok());
+        assert!(quota.begin(Urgency::Demanded, now + SECOND * 2, 0.0).is_err(), "one, until there is an answer");
+        quota.allowed(Urgency::Demanded);
+        assert!((0..9).all(|_| quota.begin(Urgency::Demanded, now + SECOND * 2, 0.0).is_ok()));
+    }
+
+    #[test]
+    fn a_time_that_the_server_names_is_kept_and_an_old_interval_is_forgotten() {
+        let (quota, now) = (Quota::default(), Instant::now());
+        quota.used_up(Urgency::Demanded, now, SECOND * 20, now, 0.0);
+        assert_eq!(quota.begin(Urgency::Demanded, now + SECOND * 10, 0.0), Err(SECOND * 10));
+        let later = now + FORGOTTEN * 2;
+        assert!((0..9).all(|_| quota.begin(Urgency::Demanded, later, 0.0).is_ok()));
+    }
+}
