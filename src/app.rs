@@ -18,12 +18,12 @@ use tokio_util::task::AbortOnDropHandle;
 use crate::admin::Admin;
 use crate::config::Config;
 use crate::handover;
-use crate::shared::{Identifying, Shared};
+use crate::shared::{Identifying, Shared, State};
 use crate::stack;
 use crate::warm::WarmStart;
 use http_client::secure::CaError;
 use identity::cluster::{Cluster, ClusterError};
-use identity::kin::Kin;
+use identity::kin::{self, Kin};
 use identity::pods::{ProcError, Sandboxes, Scans};
 use identity::tokens::Google;
 use operator::pages::MAX_ADMIN_CONNECTIONS;
@@ -181,7 +181,7 @@ impl App {
         let _redirecting = redirect.map(keep);
         let admin_drain = serve_operators(admin, &shared);
         let mut background = start_background(&shared);
-        let kin = kin(&shared, cluster.as_ref())?;
+        let kin = open_kin(&shared, cluster.as_ref())?;
         if kin.is_none() || !doors.is_empty() {
             shared.handover.is_alone();
         }
@@ -277,11 +277,15 @@ async fn take_over(shared: &Shared, kin: Option<&Kin>) -> Result<Vec<Vec<Door>>,
 }
 
 /// Attests the process before and the next, if tokens are to be handed over.
-fn kin(shared: &Shared, cluster: Option<&Cluster>) -> Result<Option<Arc<Kin>>, StartError> {
+fn open_kin(shared: &Shared, cluster: Option<&Cluster>) -> Result<Option<Arc<Kin>>, StartError> {
     let (Some(settings), Some(identity), Some(cluster)) = (&shared.config.identity, &shared.identity, cluster) else {
         return Ok(None);
     };
     let Some(own) = settings.own_pod else { return Ok(None) };
+    if let Err(why) = kin::is_supported() {
+        shared.handover.settle(State::Unsupported(why.to_string()));
+        return Ok(None);
+    }
     let kin = Kin::open(&settings.host_proc, own, Arc::clone(identity.pods()), cluster.clone())?;
     Ok(Some(Arc::new(kin)))
 }

@@ -1,5 +1,10 @@
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt as _;
+
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex};
+use tokio::net::UnixStream;
 use tokio::time::timeout;
+use zeroize::Zeroizing;
 
 use super::format::{self, Broken, MAX_RECORD, Nonce, Record, VERSION};
 use super::take::{NotTaken, read_all};
@@ -14,7 +19,7 @@ fn begin(settings: &str, now: BootTime) -> Record {
 }
 
 fn token() -> Record {
-    let text = r#"{"target":"/computeMetadata/v1/instance/service-accounts/default/token","token":"{}","since":1,"expires":2,
+    let text = r#"{"target":"/computeMetadata/v1/instance/service-accounts/default/token","token":{},"since":1,"expires":2,
                    "good_until":2,"used":1,"holder":null}"#;
     let record: TokenRecord = serde_json::from_str(text).expect("a record");
     Record::Token { workload: None, record }
@@ -129,4 +134,44 @@ async fn who_says_nothing_is_not_waited_for() {
     let began = tokio::time::Instant::now();
     assert!(timeout(super::TIMEOUT, read_all(&mut ours, &NONCE, SETTINGS)).await.is_err());
     assert_eq!(began.elapsed(), super::TIMEOUT);
+}
+
+/// How often a text is in this process's memory. It is given with each bit turned over, so that it is not there itself.
+fn copies(turned: &[u8]) -> usize {
+    let (maps, memory) = (fs::read_to_string("/proc/self/maps"), File::open("/proc/self/mem"));
+    let (maps, memory) = (maps.expect("Linux"), memory.expect("Linux"));
+    let mut count = 0;
+    for line in maps.lines().filter(|line| line.contains(" rw-p ")) {
+        let (from, rest) = line.split_once('-').expect("a range");
+        let (to, _) = rest.split_once(' ').expect("a range");
+        let [mut at, to] = [from, to].map(|text| u64::from_str_radix(text, 16).expect("an address"));
+        while at < to {
+            let mut part = vec![0; usize::try_from(to - at).expect("64 bits").min(1 << 16)];
+            // It may be gone by now.
+            let Ok(read @ 1..) = memory.read_at(&mut part, at) else { break };
+            let is_there = |window: &&[u8]| window.iter().zip(turned).all(|(byte, turned)| *byte == !turned);
+            count += part[..read].windows(turned.len()).filter(is_there).count();
+            at += read as u64;
+        }
+    }
+    count
+}
+
+#[tokio::test]
+async fn no_copy_of_a_token_stays_behind() {
+    let turned: Vec<u8> = (0..64).map(|_| !fastrand::u8(b'a'..=b'z')).collect();
+    let mut text = Zeroizing::new(String::with_capacity(1 << 10));
+    text.push_str(
+        r#"{"target":"/computeMetadata/v1/instance/service-accounts/default/token","since":1,"expires":2,"good_until":2,
+        "used":1,"holder":null,"token":{"access_token":""#,
+    );
+    turned.iter().for_each(|byte| text.push(char::from(!byte)));
+    text.push_str(r#"","expires_in":1,"token_type":"Bearer"}}"#);
+    let record: TokenRecord = serde_json::from_str(&text).expect("a record");
+    let (mut theirs, mut ours) = UnixStream::pair().expect("a pair");
+    format::send(&mut theirs, &Record::Token { workload: None, record }).await.expect("room");
+    let (read, _) = format::read(&mut ours).await.expect("a record");
+    assert!(copies(&turned) >= 2, "the text and what was read");
+    drop((read, text));
+    assert_eq!(copies(&turned), 0);
 }

@@ -12,6 +12,8 @@ use telemetry::{Registry, table};
 pub enum State {
     /// `--handover` is not given.
     Off,
+    /// This kernel cannot attest processes, for this reason.
+    Unsupported(String),
     /// Not known yet.
     Pending,
     /// No other process served pods.
@@ -33,6 +35,7 @@ impl fmt::Display for State {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Off => f.write_str("off"),
+            Self::Unsupported(why) => write!(f, "off: {why}"),
             Self::Pending => f.write_str("not yet"),
             Self::Alone => f.write_str("no tokens taken over: no other process served pods"),
             Self::Taken { tokens, accounts, dropped } => {
@@ -70,6 +73,10 @@ impl Handover {
                 tracing::info!(tokens, accounts, dropped, "tokens were taken over from the process before");
             }
             State::Cold(why) => tracing::warn!("no tokens were taken over from the process before: {why}"),
+            // Whoever chose the node's kernel knows it, and a warning at each start would not change it.
+            State::Unsupported(why) => tracing::info!(
+                "--handover has no effect: {why}. After an update, tokens are fetched again. To change that, update the node's kernel"
+            ),
             State::Off | State::Pending | State::Alone => {}
         }
         self.state.send_replace(state);

@@ -60,6 +60,23 @@ impl PodGroup {
     pub fn doors(&self) -> impl Iterator<Item = PathBuf> {
         self.dirs.iter().map(|dir| dir.join("cgroup.procs"))
     }
+
+    /// Forgets the peak of its memory so far.
+    pub fn reset_peak(&self) {
+        for dir in &self.dirs {
+            // Version 2 and the other hierarchies have no such file.
+            let file = dir.join("memory.max_usage_in_bytes");
+            if file.exists() {
+                fs::write(file, "0").expect("it can be reset");
+            }
+        }
+    }
+
+    /// The peak of its memory in KiB, of the kernel's memory for it, too. `None` where the kernel does not say.
+    pub fn peak_kib(&self) -> Option<u64> {
+        let text = self.dirs.iter().find_map(|dir| fs::read_to_string(dir.join("memory.max_usage_in_bytes")).ok())?;
+        text.trim().parse::<u64>().ok().map(|bytes| bytes >> 10)
+    }
 }
 
 impl Drop for PodGroup {

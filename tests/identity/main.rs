@@ -20,6 +20,7 @@ mod dead;
 mod doctor;
 mod environment;
 mod first;
+mod fleet;
 mod google;
 mod handover;
 mod heirs;
@@ -85,6 +86,7 @@ fn main() -> ExitCode {
         ("tokens", tokens::TESTS),
         ("bound", bound::TESTS),
         ("handover", handover::TESTS),
+        ("fleet", fleet::TESTS),
         ("trees", trees::TESTS),
         ("doctor", doctor::TESTS),
         ("quiet", quiet::TESTS),

@@ -117,22 +117,46 @@ impl World {
         self.spawn(&pod.doors().collect::<Vec<_>>(), None, &[&flags.each_ref().map(String::as_str), args].concat())
     }
 
+    /// The same in a container as a runtime makes it: it has process IDs, control groups and mounts of its own, and the node's
+    /// `/proc` elsewhere.
+    pub fn contained_beside(&self, pod: &PodGroup, args: &[&str]) -> Process {
+        let proc = self.server.dir().join("host-proc");
+        fs::create_dir_all(&proc).expect("target/tmp can be written");
+        let (proc, binary) = (proc.display(), binary().display());
+        let doors: String = pod.doors().map(|door| format!("echo $$ > {} || exit 1; ", door.display())).collect();
+        let mounts = format!("mount --rbind /proc {proc} && mount -t proc proc /proc");
+        let unshare = "unshare --mount --pid --cgroup --fork --kill-child";
+        // It joins its groups before it gets a namespace of them, so that its own is the root of what it sees.
+        let shell = format!(r#"{doors}exec {unshare} sh -c '{mounts} && exec {binary} "$@"' sh "$@""#);
+        let mut command = self.node.namespace.command_with_groups("sh");
+        let flags = self.by_kubeconfig().map(|flag| match flag.strip_prefix("--host-proc=") {
+            Some(_) => format!("--host-proc={proc}"),
+            None => flag,
+        });
+        command.args(["-c", &shell, "sh"]).args(self.fixed()).args(flags);
+        Process::spawn(command.args(args))
+    }
+
     /// The status of the proxy's `/readyz`.
     pub fn readyz(&self) -> u16 {
         self.node.namespace.curl("http://127.0.0.1:989/readyz").status
     }
 
-    fn start(&self, doors: &[PathBuf], account: Option<&Path>, args: &[&str]) -> Proxy {
+    /// The upstream of the node's proxies.
+    pub fn mock(&self) -> Process {
         let mock = Process::start(&self.node.namespace, &["mock", "--addr", UPSTREAM]);
         mock.line("mock metadata server on");
+        mock
+    }
+
+    fn start(&self, doors: &[PathBuf], account: Option<&Path>, args: &[&str]) -> Proxy {
+        let mock = self.mock();
         let process = self.spawn(doors, account, args);
         let written_before = process.line("cache warmed up");
         Proxy { process, written_before, _mock: mock }
     }
 
     fn spawn(&self, doors: &[PathBuf], account: Option<&Path>, args: &[&str]) -> Process {
-        let addrs = self.node.network.node().both().map(|ip| SocketAddr::from((ip, PORT)).to_string()).join(",");
-        let fixed = [&format!("--addr={addrs}"), &format!("--upstream=http://{UPSTREAM}"), "--log=info"];
         let binary = binary();
         let doors = doors.iter().map(|door| format!("echo $$ > {} || exit 1; ", door.display()));
         let shell = format!(r#"{}exec "$0" "$@""#, doors.collect::<String>());
@@ -158,7 +182,13 @@ impl World {
         let has_tokens = is_told(&["--workload-pool", "--workload-identity-provider"]);
         let no_tokens =
             (is_told(&["--workload-identity"]) && !has_tokens).then_some("--workload-identity-provider=none");
-        Process::spawn(command.args(fixed).args(args).args(no_tokens))
+        Process::spawn(command.args(self.fixed()).args(args).args(no_tokens))
+    }
+
+    /// The flags that every proxy has.
+    fn fixed(&self) -> [String; 3] {
+        let addrs = self.node.network.node().both().map(|ip| SocketAddr::from((ip, PORT)).to_string()).join(",");
+        [format!("--addr={addrs}"), format!("--upstream=http://{UPSTREAM}"), "--log=info".to_owned()]
     }
 
     /// Creates a pod's object and makes its sandbox. The API server is told no address.
@@ -189,9 +219,7 @@ impl Drop for Proxy {
 impl Proxy {
     /// Its own memory, in KiB: without memory shared with its file.
     pub fn anonymous_kib(&self) -> u64 {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.process.id())).expect("it runs");
-        let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).expect("a process has memory");
-        line.trim().trim_end_matches(" kB").parse().expect("a number")
+        self.process.anonymous_kib()
     }
 
     /// The ID of its process.

@@ -2,6 +2,7 @@
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -25,6 +26,8 @@ struct State {
 
 struct Shared {
     state: Mutex<State>,
+    /// Bytes in both directions.
+    passed: AtomicU64,
     changed: Condvar,
 }
 
@@ -38,7 +41,7 @@ impl Forwarder {
     /// Starts one in front of this address, in the namespace of that address.
     pub fn start(place: Place, target: SocketAddr) -> Self {
         let state = Mutex::new(State { mode: Mode::Passing, open: Vec::new() });
-        let shared = Arc::new(Shared { state, changed: Condvar::new() });
+        let shared = Arc::new(Shared { state, passed: AtomicU64::new(0), changed: Condvar::new() });
         let (send, addr) = channel();
         let work = {
             let shared = Arc::clone(&shared);
@@ -58,6 +61,11 @@ impl Forwarder {
     /// Where it listens.
     pub fn addr(&self) -> SocketAddr {
         self.addr
+    }
+
+    /// Bytes so far, in both directions.
+    pub fn passed(&self) -> u64 {
+        self.shared.passed.load(Relaxed)
     }
 
     /// Holds all bytes until [`pass`](Self::pass).
@@ -125,6 +133,7 @@ impl Shared {
         while let Ok(length @ 1..) = from.read(&mut bytes) {
             let held = self.changed.wait_while(self.state(), |state| state.mode == Mode::Holding);
             drop(held);
+            self.passed.fetch_add(length as u64, Relaxed);
             if to.write_all(&bytes[..length]).is_err() {
                 break;
             }

@@ -50,6 +50,17 @@ pub struct ApiServer {
     server: Option<Child>,
     /// Whether nodes are confined to their own pods.
     confines_nodes: bool,
+    /// Whether it writes down each request.
+    writes_down: bool,
+}
+
+/// A request that the API server has written down.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Requested {
+    pub verb: String,
+    /// The resource and its part, such as `serviceaccounts/token`.
+    pub resource: String,
+    pub uri: String,
 }
 
 impl ApiServer {
@@ -65,7 +76,8 @@ impl ApiServer {
         etcd.arg("--data-dir").arg(dir.join("etcd")).args(etcd_flags(etcd_port, peer_port));
         let etcd = etcd.spawn().expect("it was built");
         let addr = (Ipv4Addr::LOCALHOST, port).into();
-        let mut server = Self { dir, place, addr, etcd_port, etcd, server: None, confines_nodes: true };
+        let mut server =
+            Self { dir, place, addr, etcd_port, etcd, server: None, confines_nodes: true, writes_down: false };
         server.restart();
         server
     }
@@ -74,6 +86,44 @@ impl ApiServer {
     pub fn restart_with_free_nodes(&mut self) {
         self.confines_nodes = false;
         self.restart();
+    }
+
+    /// Starts it again so that it writes down each request.
+    pub fn restart_with_audit(&mut self) {
+        let policy = "{apiVersion: audit.k8s.io/v1, kind: Policy, rules: [{level: Metadata}], \
+                      omitStages: [ResponseStarted, ResponseComplete, Panic]}";
+        fs::write(self.dir.join("audit.yaml"), policy).expect("target/tmp can be written");
+        self.writes_down = true;
+        self.restart();
+    }
+
+    /// The requests of a user so far.
+    pub fn requests_of(&self, user: &str) -> Vec<Requested> {
+        let log = fs::read_to_string(self.dir.join("audit.log")).unwrap_or_default();
+        let lines = log.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
+        let text = |value: &serde_json::Value| value.as_str().unwrap_or_default().to_owned();
+        lines
+            .filter(|line| line["user"]["username"] == user)
+            .map(|line| {
+                let object = &line["objectRef"];
+                let parts = [text(&object["resource"]), text(&object["subresource"])];
+                let resource = parts.join("/").trim_end_matches('/').to_owned();
+                Requested { verb: text(&line["verb"]), resource, uri: text(&line["requestURI"]) }
+            })
+            .collect()
+    }
+
+    /// The process ID of the API server, where it is not in a namespace.
+    pub fn id(&self) -> u32 {
+        self.server.as_ref().map(Child::id).expect("it runs")
+    }
+
+    /// A kubeconfig of any node, for this server.
+    pub fn kubeconfig_of(&self, node: &str) -> PathBuf {
+        let user = self.certificate("admin");
+        let user = user.trim_end_matches('}');
+        let user = format!("{user}, as: \"system:node:{node}\", as-groups: [\"system:nodes\"]}}");
+        keys::kubeconfig(&self.dir, node, self.addr, &user)
     }
 
     /// Its address, in the namespace where it runs.
@@ -99,6 +149,8 @@ impl ApiServer {
         let mut server = command(self.place.as_ref(), &programs().join("kube-apiserver"), &self.dir, "apiserver.log");
         server.args(flags(self.addr, self.etcd_port));
         server.args(self.confines_nodes.then_some("--enable-admission-plugins=NodeRestriction"));
+        let audit = ["--audit-policy-file=audit.yaml", "--audit-log-path=audit.log"];
+        server.args(self.writes_down.then_some(audit).into_iter().flatten());
         self.server = Some(server.spawn().expect("it was built"));
         let began = Instant::now();
         let mut admin = self.admin();

@@ -75,6 +75,14 @@ impl Process {
         self.child.id()
     }
 
+    /// Its own memory, in KiB: without memory shared with its file.
+    #[allow(dead_code, reason = "each test binary uses a part of it")]
+    pub fn anonymous_kib(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.id())).expect("it runs");
+        let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).expect("a process has memory");
+        line.trim().trim_end_matches(" kB").parse().expect("a number")
+    }
+
     /// Kills the process without warning.
     pub fn kill(mut self) {
         self.child.kill().expect("still running");

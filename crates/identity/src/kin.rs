@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nix::errno::Errno;
-use nix::sys::socket::{getsockopt, sockopt};
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, getsockopt, socketpair, sockopt};
 use rustix::net::sockopt::socket_peercred;
 use rustix::process::geteuid;
 use tokio::time::timeout;
@@ -66,6 +66,13 @@ pub enum Stranger {
     /// The API server does not say who owns a pod.
     #[error("the API server does not say who owns a pod: {0}")]
     Owner(#[from] RequestError),
+}
+
+/// Whether the kernel says which process is at the other end of a socket.
+pub fn is_supported() -> Result<(), Stranger> {
+    let (one, _other) = socketpair(AddressFamily::Unix, SockType::Stream, None, SockFlag::SOCK_CLOEXEC)
+        .map_err(|errno| Stranger::Unread(errno.into()))?;
+    getsockopt(&one, sockopt::PeerPidfd).map(drop).map_err(Stranger::Unsupported)
 }
 
 impl Kin {

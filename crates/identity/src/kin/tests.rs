@@ -113,3 +113,9 @@ async fn a_process_is_of_the_pod_of_its_descriptor_and_has_not_ended() {
     let found = kin.pod_of(descriptor.as_fd());
     assert!(matches!(found, Err(Stranger::NoPod)), "{found:?}");
 }
+
+#[test]
+fn this_kernel_says_who_is_at_the_other_end_or_that_it_does_not() {
+    let found = is_supported();
+    assert!(matches!(found, Ok(()) | Err(Stranger::Unsupported(Errno::ENOPROTOOPT))), "{found:?}");
+}

@@ -36,7 +36,8 @@ const MAX_IDENTITY: usize = 16 << 10;
 pub struct TokenRecord {
     /// The request for it: path and query.
     target: String,
-    /// An access token as a source answers it, with any lifetime, or an identity token.
+    /// JSON: an access token as a source answers it, with any lifetime, or an identity token.
+    #[serde(with = "raw")]
     token: Zeroizing<String>,
     since: u64,
     expires: u64,
@@ -89,14 +90,19 @@ impl Exported {
     pub fn record(&self) -> TokenRecord {
         let Self { entry, token } = self;
         let request = entry.key.request();
-        let text = match &token.token {
+        let (quote, text) = match &token.token {
             // The lifetime in it is not used: `expires` says it.
-            Token::Access(token) => token.body(TokenFormat::Json, 1),
-            Token::Identity(jwt) => jwt.clone(),
+            Token::Access(token) => ("", token.body(TokenFormat::Json, 1)),
+            Token::Identity(jwt) => ("\"", jwt.clone()),
         };
+        // Of the exact size: memory that grows would leave a copy behind that is not wiped.
+        let mut json = Zeroizing::new(String::with_capacity(text.len() + 2));
+        for part in [quote, &String::from_utf8_lossy(&text), quote] {
+            json.push_str(part);
+        }
         TokenRecord {
             target: format!("{}{}", request.path, request.query),
-            token: Zeroizing::new(String::from_utf8_lossy(&text).into_owned()),
+            token: json,
             since: token.since.as_nanos(),
             expires: token.expires.as_nanos(),
             good_until: token.good_until.as_nanos(),
@@ -199,14 +205,32 @@ impl TokenRecord {
                 Token::Access(AccessToken::parse(self.token.as_bytes()).map_err(|_| NotTaken::Token)?.0)
             }
             TokenKind::Identity => {
-                let is_one = (1..=MAX_IDENTITY).contains(&self.token.len())
-                    && self.token.bytes().all(|byte| byte.is_ascii_graphic());
+                let jwt =
+                    self.token.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')).ok_or(NotTaken::Token)?;
+                let is_one = (1..=MAX_IDENTITY).contains(&jwt.len())
+                    && jwt.bytes().all(|byte| byte.is_ascii_graphic() && !matches!(byte, b'"' | b'\\'));
                 if !is_one {
                     return Err(NotTaken::Token);
                 }
-                Token::Identity(Bytes::from_owner(Zeroizing::new(self.token.as_bytes().to_vec())))
+                Token::Identity(Bytes::from_owner(Zeroizing::new(jwt.as_bytes().to_vec())))
             }
         };
         Ok(CachedToken::new(token, since, expires).good_until(good_until))
+    }
+}
+
+/// JSON inside JSON, as it is. As a string it would be escaped, and whoever reads it would make a copy that is not wiped.
+mod raw {
+    use serde::de::{Deserialize, Deserializer};
+    use serde::ser::{Error, Serialize, Serializer};
+    use serde_json::value::RawValue;
+    use zeroize::Zeroizing;
+
+    pub(super) fn serialize<S: Serializer>(json: &Zeroizing<String>, to: S) -> Result<S::Ok, S::Error> {
+        serde_json::from_str::<&RawValue>(json).map_err(|_| S::Error::custom("it is not JSON"))?.serialize(to)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Zeroizing<String>, D::Error> {
+        <&RawValue>::deserialize(from).map(|json| Zeroizing::new(json.get().to_owned()))
     }
 }
