@@ -17,6 +17,7 @@ use gce_metadata_proxy::app::{App, StartError};
 use gce_metadata_proxy::config::Config;
 use mock::{Fault, Handle};
 use proxy::upstream::Upstream;
+use telemetry::logging::Format;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
@@ -144,7 +145,7 @@ pub fn config(upstream: SocketAddr) -> Config {
         addrs: vec![loopback],
         metrics_addr: loopback,
         upstream: Upstream::at(&format!("http://{upstream}")).expect("an address is a target"),
-        log: "off".parse().expect("a level"),
+        log: (Format::Text, "off".parse().expect("a level")),
         ..Config::default()
     }
 }
