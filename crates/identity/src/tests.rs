@@ -402,6 +402,24 @@ async fn containers_whose_sandbox_has_died_are_not_taken_for_the_pod_before_them
     }
 }
 
+#[tokio::test(start_paused = true)]
+async fn the_api_server_alone_is_not_believed_while_a_sandbox_that_has_the_address_cannot_be_read() {
+    let node = Node::new(Attest::Prefer);
+    let bare = Pod { addresses: vec![ADDR.parse().expect("an address")], ..pod(1, "a", "app") };
+    node.proc.network("bare", &[]);
+    node.proc.of_pod(100, 50, &bare.uid.to_string(), "bare");
+    node.identity.pods.apply(bare);
+    let older = pod(2, "b", "other");
+    node.start_at(40, 101, &older, ADDR);
+    let visitor = node.connect(ADDR);
+    node.scan().await;
+    // A directory in the place of a file cannot be read by anybody, root included.
+    let file = node.proc.dir().join("101/net/fib_trie");
+    std::fs::remove_file(&file).expect("it is there");
+    std::fs::create_dir(&file).expect("a free name");
+    assert_eq!(visitor.sender(), Ok((Principal::Unknown, None)));
+}
+
 /// A pod that gives itself a known pod's address, and ends, keeps that pod from nothing.
 #[tokio::test(start_paused = true)]
 async fn who_gave_itself_an_address_leaves_no_doubt_behind() {

@@ -61,7 +61,9 @@ impl Pods {
         let mut inner = self.lock();
         let pods = pods.into_iter().map(|pod| (pod.uid, Arc::new(pod))).collect();
         let before = mem::replace(&mut inner.pods, pods);
-        before.values().for_each(|pod| inner.goes(pod));
+        for pod in before.values() {
+            inner.goes(pod);
+        }
         inner.hears();
         self.changed();
     }
