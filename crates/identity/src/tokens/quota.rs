@@ -73,7 +73,10 @@ impl Quota {
         };
         for of in held_back.iter().copied() {
             let interval = &mut intervals[index(of)];
-            if interval.grew.is_none_or(|grew| grew <= began) {
+            if of != urgency {
+                // No longer than the first time: what comes of its own requests is not known.
+                interval.steps = interval.steps.max(1);
+            } else if interval.grew.is_none_or(|grew| grew <= began) {
                 interval.steps = (interval.steps + 1).min(MAX_STEPS);
                 interval.grew = Some(now);
             }
@@ -85,7 +88,11 @@ impl Quota {
     /// Records an answer other than 429.
     pub(super) fn allowed(&self, urgency: Urgency) {
         let interval = &mut self.lock()[index(urgency)];
-        interval.steps = interval.steps.saturating_sub(1);
+        interval.steps = match urgency {
+            Urgency::Demanded => interval.steps.saturating_sub(1),
+            // Renewals have a pace of their own. Were they let go one by one, tokens would end before their turn.
+            Urgency::Background => 0,
+        };
     }
 
     /// Time for which a request is held back.
@@ -153,6 +160,14 @@ mod tests {
         quota.used_up(Urgency::Demanded, now, Duration::ZERO, now, 0.0);
         assert_eq!(quota.begin(Urgency::Demanded, now, 0.0), Err(SECOND));
         assert_eq!(quota.begin(Urgency::Background, now, 0.0), Err(60 * SECOND));
+    }
+
+    #[test]
+    fn what_no_pod_waits_for_goes_on_a_minute_after_pods_have_their_tokens() {
+        let (quota, now) = (Quota::default(), Instant::now());
+        sent(&quota, Urgency::Demanded, now, 1500, true);
+        let later = now + SECOND * 1561;
+        assert_eq!(sent(&quota, Urgency::Background, later, 10, false), 10);
     }
 
     #[test]
