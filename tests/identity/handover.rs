@@ -206,7 +206,8 @@ fn got(world: &World, doors: &str, user: &str) -> usize {
 
 /// A shell's commands to join the groups of a pod.
 fn joins(group: &PodGroup) -> String {
-    group.doors().map(|door| format!("echo $$ > {} || exit 1; ", door.display())).collect()
+    let joins = group.doors().map(|door| format!("echo $$ > {} || exit 1; ", door.display()));
+    joins.collect::<Vec<_>>().concat()
 }
 
 /// Each differs in one thing from the next pod of the proxy, which gets an answer.
@@ -313,7 +314,9 @@ fn an_update_of_a_full_node_under_load_costs_nothing() {
     pause(Duration::from_secs(2));
     let (gave, gave_peak) = (second.anonymous_kib(), peaks[0].peak_kib());
     assert!(second.terminate().success());
-    pods.iter().for_each(|pod| drop(tokens_of(pod)));
+    for pod in &pods {
+        tokens_of(pod);
+    }
     let now = [Endpoint::Sts, Endpoint::AccessToken, Endpoint::IdToken].map(|endpoint| google.count(endpoint));
     assert_eq!(now, counts, "exchanges after two updates");
     pause(Duration::from_secs(2));
