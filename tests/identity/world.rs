@@ -123,7 +123,8 @@ impl World {
         let proc = self.server.dir().join("host-proc");
         fs::create_dir_all(&proc).expect("target/tmp can be written");
         let (proc, binary) = (proc.display(), binary().display());
-        let doors: String = pod.doors().map(|door| format!("echo $$ > {} || exit 1; ", door.display())).collect();
+        let doors = pod.doors().map(|door| format!("echo $$ > {} || exit 1; ", door.display()));
+        let doors = doors.collect::<Vec<_>>().concat();
         let mounts = format!("mount --rbind /proc {proc} && mount -t proc proc /proc");
         let unshare = "unshare --mount --pid --cgroup --fork --kill-child";
         // It joins its groups before it gets a namespace of them, so that its own is the root of what it sees.

@@ -90,8 +90,8 @@ impl ApiServer {
 
     /// Starts it again so that it writes down each request.
     pub fn restart_with_audit(&mut self) {
-        let policy = "{apiVersion: audit.k8s.io/v1, kind: Policy, rules: [{level: Metadata}], \
-                      omitStages: [ResponseStarted, ResponseComplete, Panic]}";
+        let policy = "apiVersion: audit.k8s.io/v1\nkind: Policy\nrules: [{level: Metadata}]\n\
+                      omitStages: [ResponseStarted, ResponseComplete, Panic]\n";
         fs::write(self.dir.join("audit.yaml"), policy).expect("target/tmp can be written");
         self.writes_down = true;
         self.restart();

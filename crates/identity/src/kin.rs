@@ -20,7 +20,6 @@ use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, getsockopt, socketpair, sockopt};
-use rustix::net::sockopt::socket_peercred;
 use rustix::process::geteuid;
 use tokio::time::timeout;
 
@@ -83,9 +82,10 @@ impl Kin {
 
     /// Whether the other end of a connected Unix socket is kin.
     pub async fn attest(&self, socket: BorrowedFd<'_>) -> Result<(), Stranger> {
-        let user = socket_peercred(socket).map_err(io::Error::from)?.uid;
-        if user != geteuid() {
-            return Err(Stranger::User(user.as_raw()));
+        // Not that of rustix, which fails for a process of another container: it has the number 0 here.
+        let user = getsockopt(&socket, sockopt::PeerCredentials).map_err(io::Error::from)?.uid();
+        if user != geteuid().as_raw() {
+            return Err(Stranger::User(user));
         }
         let pidfd = getsockopt(&socket, sockopt::PeerPidfd).map_err(|error| match error {
             // It was reaped.
