@@ -8,7 +8,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use crate::attacks::{Read, Stranger, TOOLS, count, proxy, read, read_briefly, seen};
-use crate::kube::{ApiServer, Client, NODE, kube_proxy};
+use crate::kube::{ApiServer, Client, NODE, kube_proxy as kube_command};
 use crate::process::Process;
 use crate::support::needs::{Test, tests};
 use crate::world::{self, SERVER, WAYS_ROUND, World, eventually, redirect, succeeds};
@@ -67,6 +67,10 @@ fn a_mode_holds_against_attacks(mode: &str) {
             if mode == tool && comes_first(mode, tool, first) {
                 // Its rules do not accept what the redirect blocks. Nobody can know that of rules of others.
                 assert!(check.code == Some(1) && check.stdout.contains("rules of others come before"), "{check:?}");
+            } else if mode == "ipvs" && tool == "iptables" {
+                // It puts its chains first again whenever it looks. What it does with packets is not in them.
+                let is_preceded = check.stdout.contains("rules of others come before");
+                assert!(check.code == Some(0) || is_preceded, "{check:?}");
             } else {
                 succeeds(&check);
             }
@@ -93,6 +97,13 @@ fn a_mode_holds_against_attacks(mode: &str) {
             assert_eq!(seen(&world), 0, "{what}: packets of pods reached the server");
             end_attack(&mut api);
             kube_proxy.kill();
+            if mode == "ipvs" {
+                // What it leaves would answer the next proxy in the server's name.
+                // It fails at chains that are in use, which are flushed below.
+                let _ = kube_command(&world.node).arg("--cleanup").status().expect("it was built");
+                world.node.sh("! ip link show kube-ipvs0 2>/dev/null");
+            }
+            println!("held: {what}");
             proxy.kill();
             succeeds(&redirect(&world.node, "remove"));
             world.node.sh("nft flush ruleset");
@@ -100,10 +111,10 @@ fn a_mode_holds_against_attacks(mode: &str) {
     }
 }
 
-/// Whether kube-proxy rewrites what is for a Service before the redirect does. Of rules in one chain, and of chains with one
+/// Whether kube-proxy rewrites what is for a Service before the redirect does. IPVS comes after both tools. Of rules in one chain, and of chains with one
 /// priority, the youngest come first.
 fn comes_first(mode: &str, tool: &str, first: First) -> bool {
-    tool == "iptables" && (mode == "nftables" || matches!(first, First::Redirect))
+    tool == "iptables" && (mode == "nftables" || mode == "iptables" && matches!(first, First::Redirect))
 }
 
 fn iptables_mode_holds_against_attacks() {
@@ -120,7 +131,7 @@ fn ipvs_mode_holds_against_attacks() {
 
 /// kube-proxy, which serves the honest Service.
 fn start(world: &World, server: &ApiServer, mode: &str) -> Process {
-    let mut command = kube_proxy(&world.node);
+    let mut command = kube_command(&world.node);
     command.arg(format!("--kubeconfig={}", server.admin_kubeconfig().display()));
     command.args([
         &format!("--proxy-mode={mode}"),
