@@ -165,7 +165,9 @@ async fn no_copy_of_a_token_stays_behind() {
         r#"{"target":"/computeMetadata/v1/instance/service-accounts/default/token","since":1,"expires":2,"good_until":2,
         "used":1,"holder":null,"token":{"access_token":""#,
     );
-    turned.iter().for_each(|byte| text.push(char::from(!byte)));
+    for byte in &turned {
+        text.push(char::from(!byte));
+    }
     text.push_str(r#"","expires_in":1,"token_type":"Bearer"}}"#);
     let record: TokenRecord = serde_json::from_str(&text).expect("a record");
     let (mut theirs, mut ours) = UnixStream::pair().expect("a pair");
