@@ -11,7 +11,7 @@ mod report;
 mod scenarios;
 mod servers;
 
-use std::time::Instant;
+use tokio::time::Instant;
 
 use scenarios::{NAMES, Size};
 
@@ -39,6 +39,7 @@ fn main() {
     }
     println!("{}", report::HEAD);
     for name in names {
+        // Outside of the runtime, which has a clock of its own.
         let began = Instant::now();
         let mut runtime = tokio::runtime::Builder::new_current_thread();
         let runtime = runtime.enable_time().start_paused(true).build().expect("a runtime");

@@ -102,7 +102,7 @@ impl Servers {
 
     async fn latency(&self) {
         let (least, most) = self.lock().settings.latency;
-        sleep(least + (most - least).mul_f64(fastrand::f64())).await;
+        sleep(least + most.saturating_sub(least).mul_f64(fastrand::f64())).await;
     }
 
     /// Answers a request to Google.
@@ -114,19 +114,15 @@ impl Servers {
             if is_exchange {
                 state.exchange(body["subjectToken"].as_str().unwrap_or_default())
             } else {
-                state.impersonate()
+                Some(state.impersonate())
             }
         };
-        match answer {
-            Some((status, text)) => {
-                self.latency().await;
-                Ok(Response::builder().status(status).header("date", DATE).body(Bytes::from(text)).expect("a response"))
-            }
-            None => {
-                sleep(TIMEOUT).await;
-                Err(ClientError::TimedOut(TIMEOUT))
-            }
-        }
+        let Some((status, text)) = answer else {
+            sleep(TIMEOUT).await;
+            return Err(ClientError::TimedOut(TIMEOUT));
+        };
+        self.latency().await;
+        Ok(Response::builder().status(status).header("date", DATE).body(Bytes::from(text)).expect("a response"))
     }
 
     /// Answers a node's requests to the API server, for ever.
@@ -151,7 +147,7 @@ impl Servers {
             let body = json!({"spec": {"expirationSeconds": LIFE.as_secs()}, "status": {"token": token}});
             return asked.answer(201, &body);
         }
-        let is_linked = state.settings.links && number_of(&path) % 2 == 0;
+        let is_linked = state.settings.links && number_of(&path).is_multiple_of(2);
         let annotations = if is_linked {
             json!({"iam.gke.io/gcp-service-account": "app@shop.iam.gserviceaccount.com"})
         } else {
@@ -212,10 +208,10 @@ impl State {
         Some((200, json!({"access_token": token, "expires_in": LIFE.as_secs()}).to_string()))
     }
 
-    fn impersonate(&mut self) -> Option<(u16, String)> {
+    fn impersonate(&mut self) -> (u16, String) {
         self.minute().iam += 1;
         self.serial += 1;
         let token = format!("google.{}", self.serial);
-        Some((200, json!({"accessToken": token, "expireTime": ENDS}).to_string()))
+        (200, json!({"accessToken": token, "expireTime": ENDS}).to_string())
     }
 }
