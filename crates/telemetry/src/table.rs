@@ -82,9 +82,10 @@ table! {
     TOKEN_EXCHANGES = Counter "metadata_proxy_token_exchanges_total" ["step", "result"]
         "Requests for pods' own tokens, by server (kubernetes: the API server, sts, iam) and result: issued, refused, \
          throttled (429) or failed. Absent without --workload-identity, and where pods have no tokens of their own.";
-    TOKEN_SPENDING = Counter "metadata_proxy_token_spending_total" ["step", "waits"]
+    TOKEN_EXCHANGE_REQUESTS = Counter "metadata_proxy_token_exchange_requests_total" ["step", "urgency"]
         "Requests for pods' own tokens that were sent, by server and whether a pod waited (demanded) or a token was renewed or \
-         fetched in advance (optional). Google counts each against a project's quota. Absent as those by result are.";
+         fetched in advance (optional). Google counts each against a project's quota. Absent without --workload-identity, and where pods \
+         have no tokens of their own.";
     POLICY_VERDICTS = Counter "metadata_proxy_policy_verdicts_total" ["verdict", "mode"]
         "Requests judged by the policy, by verdict (allowed, redacted, concealed) and mode (enforce, or audit if it \
          was only logged).";

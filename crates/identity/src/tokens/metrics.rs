@@ -38,11 +38,11 @@ labels! {
 }
 
 labels! {
-    /// Who waits for a request.
-    Waits {
-        /// A pod.
+    /// How urgent a request is.
+    Sent {
+        /// A pod waits for it.
         Demanded = "demanded",
-        /// Nobody: a token is renewed, or fetched in advance.
+        /// A token is renewed, or fetched in advance.
         Optional = "optional",
     }
 }
@@ -51,7 +51,7 @@ labels! {
 #[derive(Debug)]
 pub(super) struct ExchangeMetrics {
     results: CounterGrid<Step, Exchanged>,
-    sent: CounterGrid<Step, Waits>,
+    sent: CounterGrid<Step, Sent>,
 }
 
 /// Counts the requests to one server.
@@ -88,23 +88,23 @@ impl fmt::Display for SpentRow {
 
 impl ExchangeMetrics {
     pub(super) fn new(registry: &Registry) -> Self {
-        let sent = registry.counter_grid(&table::TOKEN_SPENDING);
+        let sent = registry.counter_grid(&table::TOKEN_EXCHANGE_REQUESTS);
         Self { results: registry.counter_grid(&table::TOKEN_EXCHANGES), sent }
     }
 
     /// Counts the requests to a server.
     pub(super) fn spent(&self, step: Step) -> Spent {
-        let of = |waits| self.sent.of(step, waits).clone();
-        Spent { demanded: of(Waits::Demanded), optional: of(Waits::Optional) }
+        let of = |urgency| self.sent.of(step, urgency).clone();
+        Spent { demanded: of(Sent::Demanded), optional: of(Sent::Optional) }
     }
 
     /// The requests to each server.
     pub(super) fn rows(&self) -> Vec<SpentRow> {
-        let of = |step, waits| self.sent.of(step, waits).get();
+        let of = |step, urgency| self.sent.of(step, urgency).get();
         let row = |step: Step| SpentRow {
             server: step.label(),
-            demanded: of(step, Waits::Demanded),
-            optional: of(step, Waits::Optional),
+            demanded: of(step, Sent::Demanded),
+            optional: of(step, Sent::Optional),
         };
         Step::ALL.map(row).to_vec()
     }
