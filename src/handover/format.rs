@@ -13,7 +13,7 @@ use proxy::layers::token_cache::TokenRecord;
 const MAGIC: &[u8; 7] = b"gmp-ho:";
 
 /// The format of what follows.
-pub(super) const VERSION: u8 = 1;
+pub(super) const VERSION: u8 = 2;
 
 /// Differs each time, so that nothing that was recorded is believed.
 pub(super) type Nonce = [u8; 16];

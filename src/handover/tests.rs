@@ -89,9 +89,13 @@ async fn an_old_one_is_not() {
 
 #[tokio::test]
 async fn another_version_and_anything_else_is_not() {
-    for (hello, expected) in
-        [(&b"gmp-ho:\x00"[..], Some(0)), (b"gmp-ho:\x02", Some(2)), (b"gmp-ho:\xff", Some(255)), (b"HTTP/1.1", None)]
-    {
+    for (hello, expected) in [
+        (&b"gmp-ho:\x00"[..], Some(0)),
+        (b"gmp-ho:\x01", Some(1)),
+        (b"gmp-ho:\x03", Some(3)),
+        (b"gmp-ho:\xff", Some(255)),
+        (b"HTTP/1.1", None),
+    ] {
         let (mut ours, mut theirs) = duplex(1 << 20);
         theirs.write_all(hello).await.expect("room");
         match read(&mut ours, theirs).await {
@@ -100,7 +104,7 @@ async fn another_version_and_anything_else_is_not() {
             other => panic!("{hello:?}: {other:?}"),
         }
     }
-    assert_eq!(VERSION, 1);
+    assert_eq!(VERSION, 2);
 }
 
 #[tokio::test]

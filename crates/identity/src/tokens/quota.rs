@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use base::backoff::{Backoff, Jitter};
 use proxy::tokens::Urgency;
 
-/// Intervals between requests that nobody waits for. The longest is a sixth of a token's life: a token that is due has more left.
+/// Intervals between requests that nobody waits for. The longest is a quarter of a token's life: a token that is due has more left.
 const OPTIONAL: Backoff = Backoff::new(Duration::from_secs(60), Duration::from_secs(600)).with(JITTER);
 
 /// Intervals between requests that pods wait for. 5,000 nodes that all ask at the longest one take 6,000 to 10,000 a minute.
@@ -76,6 +76,7 @@ impl Quota {
             if of != urgency {
                 // No longer than the first time: what comes of its own requests is not known.
                 interval.steps = interval.steps.max(1);
+                interval.grew = Some(now);
             } else if interval.grew.is_none_or(|grew| grew <= began) {
                 interval.steps = (interval.steps + 1).min(MAX_STEPS);
                 interval.grew = Some(now);
@@ -85,14 +86,19 @@ impl Quota {
         }
     }
 
-    /// Records an answer other than 429.
-    pub(super) fn allowed(&self, urgency: Urgency) {
+    /// Records an answer other than 429 to a request that began at `began`.
+    pub(super) fn allowed(&self, urgency: Urgency, began: Instant, now: Instant, random: f64) {
         let interval = &mut self.lock()[index(urgency)];
+        if interval.grew.is_some_and(|grew| grew > began) {
+            return;
+        }
         interval.steps = match urgency {
             Urgency::Demanded => interval.steps.saturating_sub(1),
             // Renewals have a pace of their own. Were they let go one by one, tokens would end before their turn.
             Urgency::Background => 0,
         };
+        let next = now + backoff(urgency).wait(interval.steps, random);
+        interval.next = interval.next.map(|known| known.min(next));
     }
 
     /// Time for which a request is held back.
@@ -135,7 +141,7 @@ mod tests {
                 let is_sent = quota.begin(urgency, now, 0.0).is_ok();
                 match (is_sent, is_used_up) {
                     (true, true) => quota.used_up(urgency, now, Duration::ZERO, now, 0.0),
-                    (true, false) => quota.allowed(urgency),
+                    (true, false) => quota.allowed(urgency, now, now, 0.0),
                     (false, _) => {}
                 }
                 is_sent
@@ -178,8 +184,22 @@ mod tests {
         }
         assert!(quota.begin(Urgency::Demanded, now + SECOND * 2, 0.0).is_ok());
         assert!(quota.begin(Urgency::Demanded, now + SECOND * 2, 0.0).is_err(), "one, until there is an answer");
-        quota.allowed(Urgency::Demanded);
+        quota.allowed(Urgency::Demanded, now, now + SECOND * 2, 0.0);
+        assert!(quota.begin(Urgency::Demanded, now + SECOND * 2, 0.0).is_err(), "that one is older than the 429");
+        quota.allowed(Urgency::Demanded, now + SECOND * 2, now + SECOND * 2, 0.0);
         assert!((0..9).all(|_| quota.begin(Urgency::Demanded, now + SECOND * 2, 0.0).is_ok()));
+    }
+
+    #[test]
+    fn when_the_server_allows_requests_again_the_next_one_does_not_wait_for_the_longest_interval() {
+        let (quota, now) = (Quota::default(), Instant::now());
+        sent(&quota, Urgency::Demanded, now, 600, true);
+        let later = now + SECOND * 660;
+        assert_eq!(
+            sent(&quota, Urgency::Demanded, later, 60, false),
+            34,
+            "after 16, 8, 4 and 2 s, and then each second"
+        );
     }
 
     #[test]

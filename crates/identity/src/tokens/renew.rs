@@ -18,7 +18,7 @@ use super::WorkloadSource;
 use super::halt::no_token;
 use super::secret::Want;
 use super::stage::MAX_FLIGHT;
-use super::steps::patiently;
+use super::steps::{Taken, patiently};
 use base::backoff::{Backoff, Jitter};
 use base::clock::BootTime;
 use protocol::metadata::WorkloadId;
@@ -80,7 +80,7 @@ impl WorkloadSource {
             // It was not renewed, so a new federated token would end with the old one.
             return Err(no_token(ExchangeFailure::Slow(Some(TokenServer::Kubernetes), MAX_FLIGHT)));
         }
-        steps.federated_now(Want::Young, patiently(), Urgency::Background).await?;
+        steps.federated_now(Want::Young, (patiently(), Urgency::Background), Taken(false)).await?;
         steps.stages.federated.settled().await;
         if steps.stages.federated.is_aging(BootTime::now()) {
             return Err(no_token(ExchangeFailure::Slow(Some(TokenServer::Sts), MAX_FLIGHT)));

@@ -7,7 +7,8 @@
 //! - Requests that nobody waits for take at most [`MAX_BACKGROUND`] of them.
 //! - If it fails for several workloads, a [`Breaker`] lets one request through each [`PROBE_INTERVAL`], until one does
 //!   not fail. The others fail at once. A request takes 5 s at most, so a stalled server has five at a time.
-//! - After 429 a [`Quota`] holds requests back: those that nobody waits for longest.
+//! - After 429 a [`Quota`] holds requests back: those that nobody waits for longest. Requests that count against a project of the
+//!   workload's own are outside of it: that project's quota says nothing about the others'.
 //!
 //! A refusal is no failure.
 
@@ -49,6 +50,8 @@ const USED_UP: &str = "it returned 429 Too Many Requests, and is asked less ofte
 pub(super) struct Turn {
     pub(super) workload: WorkloadId,
     pub(super) urgency: Urgency,
+    /// Whether the request counts against the quota of a project that the workload names itself.
+    pub(super) has_own_quota: bool,
 }
 
 /// An error of a request.
@@ -95,7 +98,7 @@ impl Server {
     /// Sends a request when there is a place for it. Fails at once, without sending it, while the breaker holds it back.
     pub(super) async fn ask<T, E: Fault>(
         &self,
-        Turn { workload, urgency }: Turn,
+        Turn { workload, urgency, has_own_quota }: Turn,
         request: impl Future<Output = Result<T, E>>,
     ) -> Result<Result<T, E>, Halt> {
         let _background = match urgency {
@@ -109,16 +112,25 @@ impl Server {
             return Err(Halt::resting((self.failure)(RESTING.to_owned())));
         }
         let began = Instant::now();
-        self.quota.begin(urgency, began, fastrand::f64()).map_err(|left| self.held_back(left))?;
+        let quota = Some(&self.quota).filter(|_| !has_own_quota);
+        if let Some(quota) = quota {
+            quota.begin(urgency, began, fastrand::f64()).map_err(|left| self.held_back(left))?;
+        }
         self.spent.count(urgency);
         let answer = request.await;
         match &answer {
             Err(error) if error.is_failure() => self.breaker.failed(client, Instant::now()),
             Ok(_) | Err(_) => self.breaker.succeeded(client),
         }
-        match answer.as_ref().err().map(Fault::used_up) {
-            Some(Some(named)) => self.quota.used_up(urgency, began, named, Instant::now(), fastrand::f64()),
-            _ => self.quota.allowed(urgency),
+        let (now, random) = (Instant::now(), fastrand::f64());
+        match (quota, &answer) {
+            (None, _) => {}
+            (Some(quota), Ok(_)) => quota.allowed(urgency, began, now, random),
+            (Some(quota), Err(error)) => match error.used_up() {
+                Some(named) => quota.used_up(urgency, began, named, now, random),
+                None if error.is_failure() => {}
+                None => quota.allowed(urgency, began, now, random),
+            },
         }
         Ok(answer)
     }
@@ -203,6 +215,20 @@ mod tests {
         assert!(answer.is_ok());
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn a_quota_of_a_workloads_own_says_nothing_about_the_others() {
+        let server = sts();
+        for urgency in [Urgency::Demanded, Urgency::Background] {
+            for _ in 0..5 {
+                let own = Turn { has_own_quota: true, ..turn(1, urgency) };
+                let answer = server.ask(own, async { Err::<(), _>(UsedUp) }).await;
+                assert!(matches!(answer, Ok(Err(UsedUp))), "nor is it held back here");
+            }
+            let answer = server.ask(turn(2, urgency), async { Ok::<_, UsedUp>(()) }).await;
+            assert!(answer.is_ok());
+        }
+    }
+
     #[derive(Debug)]
     struct Failed;
 
@@ -213,7 +239,7 @@ mod tests {
     }
 
     fn turn(workload: u64, urgency: Urgency) -> Turn {
-        Turn { workload: WorkloadId(workload), urgency }
+        Turn { workload: WorkloadId(workload), urgency, has_own_quota: false }
     }
 
     async fn fails(server: &Server, workload: u64) -> Result<Result<(), Failed>, Halt> {

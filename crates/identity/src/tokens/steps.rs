@@ -105,6 +105,13 @@ pub(super) struct Steps {
     pub(super) link: Link,
 }
 
+/// Time before its end from which a token is renewed for a pod without regard to the pace: client libraries want one that lives longer.
+const ENDS_SOON: Duration = Duration::from_secs(300);
+
+/// Whether a renewal has taken a turn of the pace.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Taken(pub(super) bool);
+
 /// Deadline of a step that waits for another one: not before its own flight gives up.
 pub(super) fn patiently() -> Instant {
     Instant::now() + MAX_FLIGHT
@@ -117,7 +124,12 @@ impl Steps {
         let work = |urgency| async move {
             // Annotations are read again with each renewal. If they have changed, this workload gets another number.
             steps.means.workloads.recheck(steps.number);
-            let issued = steps.means.servers.kubernetes.ask(steps.turn(urgency), steps.ask_for_subject()).await?;
+            let issued = steps
+                .means
+                .servers
+                .kubernetes
+                .ask(steps.turn(Step::Kubernetes, urgency), steps.ask_for_subject())
+                .await?;
             steps.counted(Step::Kubernetes, urgency, issued.map_err(|error| error.halt()))
         };
         self.stages.subject.get(Want::Young, (patiently(), urgency), work).await
@@ -143,8 +155,20 @@ impl Steps {
         Err(NotIssuedHere::NoPod(why))
     }
 
-    fn turn(&self, urgency: Urgency) -> Turn {
-        Turn { workload: self.number, urgency }
+    fn turn(&self, step: Step, urgency: Urgency) -> Turn {
+        Turn { workload: self.number, urgency, has_own_quota: self.has_own_quota(step) }
+    }
+
+    /// Whether a request of this step counts against the quota of a project that the workload names. With a Google account, the
+    /// request to IAM names it.
+    fn has_own_quota(&self, step: Step) -> bool {
+        let is_linked = self.link.google_account.is_some();
+        let names_it = match step {
+            Step::Kubernetes => false,
+            Step::Sts => !is_linked,
+            Step::Iam => is_linked,
+        };
+        names_it && self.link.quota_project.is_some()
     }
 
     /// The server that a missing token waits for.
@@ -160,7 +184,7 @@ impl Steps {
     }
 
     /// The workload's token for all of Google's APIs, until `deadline`. One that is due is renewed when the pace of renewals allows
-    /// it.
+    /// it, or when it ends soon.
     pub(super) async fn federated(
         &self,
         want: Want,
@@ -168,28 +192,32 @@ impl Steps {
         urgency: Urgency,
     ) -> Result<Arc<Secret>, NoToken> {
         let now = BootTime::now();
-        if let Some(kept) = self.stages.federated.aging(now).filter(|_| !self.means.renewals.take(now)) {
+        let Some(kept) = self.stages.federated.aging(now) else {
+            return self.federated_now(want, (deadline, urgency), Taken(false)).await;
+        };
+        let taken = self.means.renewals.take(now);
+        if !taken && kept.expires > now + ENDS_SOON {
             return Ok(kept);
         }
-        self.federated_now(want, deadline, urgency).await
+        self.federated_now(want, (deadline, urgency), Taken(taken)).await
     }
 
-    /// The same, without regard to the pace.
+    /// The same, without regard to the pace. `taken`: gives back what was taken of the pace if the renewal fails.
     pub(super) async fn federated_now(
         &self,
         want: Want,
-        deadline: Instant,
-        urgency: Urgency,
+        patience: (Instant, Urgency),
+        taken: Taken,
     ) -> Result<Arc<Secret>, NoToken> {
-        let (steps, is_renewal) = (self.clone(), self.stages.federated.has_valid(BootTime::now()));
+        let steps = self.clone();
         let work = |urgency| async move {
             let issued = steps.exchange(CLOUD_PLATFORM, None, urgency).await;
-            if is_renewal && issued.is_err() {
+            if taken.0 && issued.is_err() {
                 steps.means.renewals.give_back();
             }
             issued
         };
-        self.stages.federated.get(want, (deadline, urgency), work).await
+        self.stages.federated.get(want, patience, work).await
     }
 
     /// Exchanges the Kubernetes token for one with these scopes, separated by spaces.
@@ -200,7 +228,7 @@ impl Steps {
         let quota_project = self.link.quota_project.as_ref().filter(|_| self.link.google_account.is_none());
         let exchange = sts::Exchange { subject: &subject, scopes, quota_project, bound_to };
         let Means { servers, google, federation, .. } = &*self.means;
-        let issued = servers.sts.ask(self.turn(urgency), exchange.send(google, federation)).await?;
+        let issued = servers.sts.ask(self.turn(Step::Sts, urgency), exchange.send(google, federation)).await?;
         self.counted(Step::Sts, urgency, issued.map_err(sts::halt))
     }
 
@@ -274,7 +302,8 @@ impl Steps {
         };
         let impersonation = Impersonation { account, link: &self.link, federated: &federated, what };
         let Means { servers, google, federation, .. } = &*self.means;
-        let issued = servers.iam.ask(self.turn(urgency), impersonation.send(google, &federation.iam)).await?;
+        let issued =
+            servers.iam.ask(self.turn(Step::Iam, urgency), impersonation.send(google, &federation.iam)).await?;
         let result = issued.map_err(|error| match impersonation.not_issued(error) {
             NotIssued::Halt(halt) => halt,
             NotIssued::NotAccepted(halt) => {
@@ -297,7 +326,7 @@ impl Steps {
         };
         result.map_err(|halt| {
             self.log(Reason::Server(step.label(), halt.status()), &halt);
-            let is_429 = matches!(halt.rest, Rest::Throttled(_));
+            let is_429 = matches!(halt.rest, Rest::Throttled(_)) && !self.has_own_quota(step);
             Halt { rest: if is_429 { server.rest_after_429(urgency) } else { halt.rest }, ..halt }
         })
     }
