@@ -24,6 +24,14 @@ pub struct ApiAnswer {
     pub text: String,
 }
 
+impl ApiAnswer {
+    /// Whether the server's admission has not read what it decides by, after a start.
+    fn is_too_early(&self) -> bool {
+        self.status == 403
+            && self.body["message"].as_str().is_some_and(|text| text.ends_with("not yet ready to handle request"))
+    }
+}
+
 /// Who a client is.
 #[derive(Debug, Clone)]
 pub(super) enum User {
@@ -73,7 +81,7 @@ impl Client {
         loop {
             let asked = self.ask(method, target, body);
             match asked {
-                Ok(answer) if answer.status < 500 && answer.status != 429 => return answer,
+                Ok(answer) if answer.status < 500 && answer.status != 429 && !answer.is_too_early() => return answer,
                 trouble => assert!(began.elapsed() < PATIENCE, "{method} {target}: {trouble:?}"),
             }
             pause(Duration::from_millis(100));
