@@ -64,7 +64,7 @@ impl PodGroup {
     /// Forgets the peak of its memory so far.
     pub fn reset_peak(&self) {
         for dir in &self.dirs {
-            // Version 2 and the other hierarchies have no such file.
+            // Version 2 cannot do it before Linux 6.12, and the other hierarchies have no such file.
             let file = dir.join("memory.max_usage_in_bytes");
             if file.exists() {
                 fs::write(file, "0").expect("it can be reset");
@@ -74,7 +74,9 @@ impl PodGroup {
 
     /// The peak of its memory in KiB, of the kernel's memory for it, too. `None` where the kernel does not say.
     pub fn peak_kib(&self) -> Option<u64> {
-        let text = self.dirs.iter().find_map(|dir| fs::read_to_string(dir.join("memory.max_usage_in_bytes")).ok())?;
+        let files = ["memory.max_usage_in_bytes", "memory.peak"];
+        let mut files = self.dirs.iter().flat_map(|dir| files.map(|file| dir.join(file)));
+        let text = files.find_map(|file| fs::read_to_string(file).ok())?;
         text.trim().parse::<u64>().ok().map(|bytes| bytes >> 10)
     }
 }

@@ -116,6 +116,7 @@ fn an_heir_whose_sandbox_has_died_is_not_taken_for_the_pod_before_it() {
         seen.extend((0..3).filter_map(|_| heir.inside(ask)));
     }
     println!("{seen:?}");
+    assert!(!seen.is_empty(), "no request reached the proxy");
     assert!(seen.iter().all(|told| matches!(told, Told::Unavailable | Told::Broken(_))), "{seen:?}");
 }
 

@@ -84,7 +84,12 @@ impl Pods {
         let mut inner = self.lock();
         inner.hears();
         if inner.pods.get(&pod.uid).is_none_or(|known| **known != pod) {
-            inner.pods.insert(pod.uid, Arc::new(pod));
+            let is_silent = pod.addresses.is_empty();
+            let before = inner.pods.insert(pod.uid, Arc::new(pod));
+            // Nothing new about where it was.
+            if let Some(before) = before.filter(|_| is_silent) {
+                inner.goes(&before);
+            }
             self.changed();
         }
     }
@@ -130,9 +135,9 @@ impl Pods {
     /// one, it gave it to itself.
     pub fn is_elsewhere(&self, uid: PodUid, addr: IpAddr) -> bool {
         let inner = self.lock();
-        let pod = inner.pods.get(&uid).map(|pod| &pod.addresses);
+        let pod = inner.pods.get(&uid).map(|pod| &pod.addresses).filter(|addresses| !addresses.is_empty());
         let addresses = pod.or_else(|| inner.gone.get(&uid).map(|(addresses, _)| addresses));
-        addresses.is_some_and(|addresses| !addresses.is_empty() && !addresses.contains(&addr))
+        addresses.is_some_and(|addresses| !addresses.contains(&addr))
     }
 
     /// The pods for which a token of an account may be requested, the best first: the youngest of those that are not
@@ -255,6 +260,8 @@ mod tests {
         let all = || [&known, &listed, &silent].map(is_elsewhere);
         let expected = [[false, true], [false, true], [false, false]];
         assert_eq!(all(), expected);
+        pods.apply(pod("2", &[]));
+        assert_eq!(all(), expected, "a report without addresses says nothing about where it was");
         pods.remove(known.uid);
         pods.replace([]);
         assert_eq!(all(), expected);

@@ -99,7 +99,7 @@ pub fn decide(
     anchor: impl Fn(PodUid) -> Anchor,
 ) -> Result<Owner, NoOwner> {
     let owner = match evidence.holders {
-        [] => by_api(evidence, anchor),
+        [] => by_api(evidence, &anchor),
         [only] => match evidence.reported {
             // A pod without addresses of its own may have it as well.
             [other] if other.uid != only.uid && matches!(anchor(other.uid), Anchor::Bare(_)) => {
@@ -118,7 +118,11 @@ pub fn decide(
     // that has given it to itself.
     let has_others = !owner.pod.addresses.is_empty() && !owner.pod.addresses.contains(&evidence.addr);
     let may_live_on = |other: &Sandbox| other.uid != owner.pod.uid && (has_others || other.began > owner.began);
-    if evidence.recent.iter().any(may_live_on) { Err(Missing::Decision { claims: 2 }.into()) } else { Ok(owner) }
+    // A younger pod may have hidden that it has the address, but not what the API server reports.
+    let reported = || evidence.reported.iter().filter_map(|pod| anchor(pod.uid).sandbox());
+    let is_younger = |other: Sandbox| other.uid != owner.pod.uid && other.began > owner.began;
+    let is_doubtful = evidence.recent.iter().any(may_live_on) || reported().any(is_younger);
+    if is_doubtful { Err(Missing::Decision { claims: 2 }.into()) } else { Ok(owner) }
 }
 
 /// Picks one of several sandboxes by the API server's report. The API server reports an address late, and until after
@@ -191,7 +195,7 @@ fn by_api(evidence: &Evidence<'_>, anchor: impl Fn(PodUid) -> Anchor) -> Result<
             Err(stale().into())
         }
         Anchor::Bare(sandbox) => Ok(Owner { pod: Arc::clone(pod), by: Witness::Api, began: sandbox.began }),
-        Anchor::Networked | Anchor::None => Err(doubt(Doubt::Contradicted).into()),
+        Anchor::Networked(_) | Anchor::None => Err(doubt(Doubt::Contradicted).into()),
     }
 }
 

@@ -51,10 +51,20 @@ pub enum Anchor {
     /// No live process in a network of its own.
     None,
     /// A live process in a network that has addresses, or had some when it was complete.
-    Networked,
+    Networked(Sandbox),
     /// A live process in a network that has no addresses, and had some at its beginning at most, as with a sandboxed
     /// runtime.
     Bare(Sandbox),
+}
+
+impl Anchor {
+    /// The sandbox, if it is alive.
+    pub fn sandbox(self) -> Option<Sandbox> {
+        match self {
+            Self::None => None,
+            Self::Networked(sandbox) | Self::Bare(sandbox) => Some(sandbox),
+        }
+    }
 }
 
 /// Summary of a scan.
@@ -75,8 +85,8 @@ pub struct Scanned {
 #[derive(Debug, Default)]
 struct Table {
     sandboxes: HashMap<PodUid, Known>,
-    /// Addresses that sandboxes have lost.
-    lost: Vec<Lost>,
+    /// Addresses that the sandboxes of each pod have lost, the latest last.
+    lost: HashMap<PodUid, Vec<Lost>>,
     /// The addresses of the node's network, sorted.
     node: Vec<IpAddr>,
 }
@@ -92,7 +102,7 @@ struct Lost {
 /// Time for which a lost address is remembered. A pod's containers may live on for a while when its sandbox has died.
 pub(super) const REMEMBERED: Duration = Duration::from_secs(300);
 
-/// Maximum number of lost addresses that are remembered of a sandbox. A pod that may configure its network can lose any number.
+/// Maximum number of lost addresses that are remembered of a pod. A pod that may configure its network can lose any number.
 const MAX_LOST: usize = 2 * MAX_ADDRESSES;
 
 /// A sandbox as of the last scan.
@@ -156,13 +166,12 @@ impl Table {
     fn lose(&mut self, uid: PodUid, had: &Known, has: &[IpAddr]) {
         let (by, noticed) = (had.sandbox(uid), BootTime::now());
         for addr in had.addresses.iter().copied().filter(|addr| !has.contains(addr)) {
-            self.lost.retain(|lost| lost.by != by || lost.addr != addr);
-            let own = self.lost.iter().filter(|lost| lost.by == by).count();
-            if own >= MAX_LOST {
-                let oldest = self.lost.iter().position(|lost| lost.by == by);
-                oldest.map(|oldest| self.lost.remove(oldest));
+            let lost = self.lost.entry(uid).or_default();
+            lost.retain(|lost| lost.by != by || lost.addr != addr);
+            if lost.len() >= MAX_LOST {
+                lost.remove(0);
             }
-            self.lost.push(Lost { addr, by, noticed });
+            lost.push(Lost { addr, by, noticed });
         }
     }
 
@@ -170,7 +179,10 @@ impl Table {
     fn renew(&mut self, sandboxes: HashMap<PodUid, Known>, ended: &HashMap<PodUid, Known>) -> HashMap<PodUid, Known> {
         let before = mem::replace(&mut self.sandboxes, sandboxes);
         let now = BootTime::now();
-        self.lost.retain(|lost| now.since(lost.noticed) < REMEMBERED);
+        self.lost.retain(|_, lost| {
+            lost.retain(|lost| now.since(lost.noticed) < REMEMBERED);
+            !lost.is_empty()
+        });
         for (uid, had) in before.iter().chain(ended) {
             let has = self.sandboxes.get(uid).filter(|has| has.anchor.age() == had.anchor.age());
             let has = has.map(|has| has.addresses.clone()).unwrap_or_default();
@@ -255,7 +267,7 @@ impl Sandboxes {
         let addr = addr.to_canonical();
         let table = self.lock();
         let having = table.sandboxes.iter().filter(|(_, known)| known.addresses.contains(&addr));
-        let lost = table.lost.iter().filter(|lost| lost.addr == addr);
+        let lost = table.lost.values().flatten().filter(|lost| lost.addr == addr);
         having.map(|(uid, known)| known.sandbox(*uid)).chain(lost.map(|lost| lost.by)).collect()
     }
 
@@ -273,8 +285,8 @@ impl Sandboxes {
     pub fn anchor(&self, uid: PodUid) -> Anchor {
         let Some(known) = self.lock().sandboxes.get(&uid).cloned() else { return Anchor::None };
         match known.anchor.is_running() {
-            Ok(true) if known.had_addresses || !known.addresses.is_empty() => Anchor::Networked,
-            Ok(true) => Anchor::Bare(Sandbox { uid, began: time_of(known.anchor.start) }),
+            Ok(true) if known.had_addresses || !known.addresses.is_empty() => Anchor::Networked(known.sandbox(uid)),
+            Ok(true) => Anchor::Bare(known.sandbox(uid)),
             _ => Anchor::None,
         }
     }

@@ -209,6 +209,16 @@ fn an_address_that_had_passed_to_a_younger_pod_does_not_fall_back_when_that_one_
 }
 
 #[test]
+fn a_younger_pod_that_hides_a_reported_address_leaves_it_to_nobody() {
+    let hidden = |anchor| Case { holders: &[1], recent: &[1], reported: &[2], eldest: 1, anchor, ..Case::default() };
+    assert_eq!(hidden(Anchor::Networked(sandbox(2))).missing(), Missing::Decision { claims: 2 });
+    let older = Sandbox { began: BootTime::from_nanos(BEGAN - 2_000_000_000), ..sandbox(2) };
+    for anchor in [Anchor::Networked(older), Anchor::None] {
+        assert_eq!(hidden(anchor).owner(), Some((uid(1), Witness::Kernel)), "{anchor:?}: an old report");
+    }
+}
+
+#[test]
 fn the_api_server_alone_is_believed_about_a_pod_without_addresses_of_its_own() {
     let bare = || Case { reported: &[1], anchor: Anchor::Bare(sandbox(1)), ..Case::default() };
     assert_eq!(bare().owner(), Some((uid(1), Witness::Api)));
@@ -225,7 +235,7 @@ fn the_api_server_alone_is_believed_about_a_pod_without_addresses_of_its_own() {
     assert_eq!(Case { api_age: late, ..bare() }.missing(), doubt(Doubt::Stale(301)));
     assert_eq!(Case { attest: Attest::Kernel, ..bare() }.missing(), doubt(Doubt::Required));
     // The pod has ended, or has other addresses: this one may already be another's.
-    for anchor in [Anchor::None, Anchor::Networked] {
+    for anchor in [Anchor::None, Anchor::Networked(sandbox(1))] {
         assert_eq!(Case { anchor, ..bare() }.missing(), doubt(Doubt::Contradicted));
     }
     assert_eq!(Case { reported: &[1, 2], ..bare() }.missing(), Missing::Decision { claims: 2 });

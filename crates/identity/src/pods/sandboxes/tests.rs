@@ -442,10 +442,10 @@ fn the_number_of_lost_addresses_that_are_remembered_is_bounded() {
         proc.network("a", &[&format!("10.8.1.{number}"), "10.8.0.5"]);
         sandboxes.scan();
     }
-    assert_eq!(sandboxes.lock().lost.len(), MAX_LOST);
+    assert_eq!(sandboxes.lock().lost[&uid(A)].len(), MAX_LOST);
     proc.end(20);
     sandboxes.scan();
-    assert_eq!(sandboxes.lock().lost.len(), MAX_LOST);
+    assert_eq!(sandboxes.lock().lost[&uid(A)].len(), MAX_LOST);
     assert_eq!(recent_holders(&sandboxes, "10.8.0.5"), [uid(A)]);
 }
 
