@@ -1,5 +1,6 @@
 //! Pods that send from addresses of others.
 
+use crate::closed::{Picky, after};
 use crate::namespace::Namespace;
 use crate::process::Process;
 use crate::support::needs::{Test, tests};
@@ -11,6 +12,7 @@ pub const TESTS: &[Test] = tests![
     pods_on_a_bridge_are_served_and_cannot_ask_from_elsewhere,
     pods_that_are_reached_by_another_interface_are_served,
     the_first_pod_shows_the_keeper_what_the_network_is,
+    a_tool_that_refuses_the_chain_for_spoofed_packets_does_not_close_pods,
 ];
 
 /// Each tool, and the command that removes the rule.
@@ -134,4 +136,23 @@ fn the_first_pod_shows_the_keeper_what_the_network_is() {
     let rules = World::state_of(&world.node);
     assert!(rules.contains("from an address that is not the pods own"), "{rules}");
     assert_eq!(keeper.terminate().code(), Some(0));
+}
+
+/// As on a node whose kernel has no `xt_rpfilter`.
+fn a_tool_that_refuses_the_chain_for_spoofed_packets_does_not_close_pods() {
+    let world = World::new();
+    let _proxy = world.proxy(&[]);
+    let pod = &world.pods[0];
+    let picky = Picky::of("iptables-restore", &["rpfilter"]);
+    let flags = "--tool iptables";
+    let install = after(&world.node, &picky.first(), &format!("install {flags}"));
+    succeeds(&install);
+    let said = format!("{}{}", install.stdout, install.stderr);
+    assert!(said.contains("without the chain that drops packets") && said.contains("not in this kernel"), "{said}");
+    is_protected(pod);
+    let check = after(&world.node, &picky.first(), &format!("check {flags}"));
+    succeeds(&check);
+    assert!(check.stdout.contains("was decided when this node's interfaces were others"), "{check:?}");
+    let wanted = after(&world.node, &picky.first(), &format!("install {flags} --redirect-drop-spoofed"));
+    assert_eq!(wanted.code, Some(1), "a flag wants it: {wanted:?}");
 }

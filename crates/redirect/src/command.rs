@@ -43,6 +43,9 @@ pub async fn run<F: Future<Output = ()>>(
         Command::Install(redirect) => {
             let tool = redirect.install().await?;
             println!("redirect installed with {tool}; it stays until 'redirect remove'");
+            if let Some(doubt) = redirect.spoofing_doubt() {
+                println!("{doubt}");
+            }
         }
         Command::Keep(redirect) => {
             tokio::select! {
@@ -92,7 +95,12 @@ async fn report(redirect: &Redirect) -> Result<bool, Error> {
             if let Some(doubt) = redirect.doubt() {
                 println!("{doubt}");
             }
-            if let Some(doubt) = redirect.spoofing_doubt() {
+            if redirect.is_decided_otherwise().await {
+                println!(
+                    "whether packets from addresses that are not the pods' own are dropped was decided when this node's interfaces were \
+                     others; run 'redirect install' again, or keep the rules with --keep"
+                );
+            } else if let Some(doubt) = redirect.spoofing_doubt() {
                 println!("{doubt}");
             }
             return Ok(true);

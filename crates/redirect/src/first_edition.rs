@@ -71,9 +71,7 @@ pub(super) async fn wait_for_successor(tools: &[Tool], to: &Destination, limit: 
                 return Ok(());
             }
             if !std::mem::replace(&mut is_said, true) {
-                for tool in tools {
-                    tool.add(&Plan::meanwhile(to)).await?;
-                }
+                guard_meanwhile(tools, to).await?;
                 tracing::info!(%addr, "an earlier redirect stays until the proxy listens there");
             }
             if limit.is_some_and(|limit| began.elapsed() > limit) {
@@ -84,6 +82,12 @@ pub(super) async fn wait_for_successor(tools: &[Tool], to: &Destination, limit: 
         }
     }
     Ok(())
+}
+
+/// Guards the new address with the first of these tools, which is the one that is used.
+async fn guard_meanwhile(tools: &[Tool], to: &Destination) -> Result<(), Error> {
+    let [tool, ..] = tools else { return Ok(()) };
+    tool.add(&Plan::meanwhile(to)).await
 }
 
 /// Whether the rules of one of these tools contain one of these texts.

@@ -23,6 +23,8 @@ pub struct Keeper {
     redirect: Redirect,
     /// Reason why the redirect is not installed. `None` if it is.
     trouble: Option<Trouble>,
+    /// Whether the tool refused rules with another decision on spoofed packets.
+    is_decision_refused: bool,
     drops: Drops,
     installed: Arc<Notify>,
     standing: Arc<Standing>,
@@ -59,13 +61,19 @@ struct Trouble {
 impl Keeper {
     /// A keeper of a redirect that was just installed. Counts dropped packets in `dropped`.
     pub fn of_installed(redirect: Redirect, dropped: IntCounter) -> Self {
+        let keeper = Self::new(redirect, dropped);
+        keeper.warn_of_spoofing();
+        keeper
+    }
+
+    fn new(redirect: Redirect, dropped: IntCounter) -> Self {
         let (drops, installed, standing) = (Drops::new(dropped), Arc::default(), Arc::default());
-        Self { redirect, trouble: None, drops, installed, standing }
+        Self { redirect, trouble: None, is_decision_refused: false, drops, installed, standing }
     }
 
     /// Installs a redirect, or logs the error. Counts dropped packets in `dropped`.
     pub async fn begin(redirect: Redirect, dropped: IntCounter) -> Self {
-        let mut keeper = Self::of_installed(redirect, dropped);
+        let mut keeper = Self::new(redirect, dropped);
         match keeper.redirect.install_within(None).await {
             Ok(tool) => keeper.is_installed(tool),
             Err(error) => keeper.is_not_installed(&error),
@@ -121,17 +129,36 @@ impl Keeper {
         }
     }
 
-    /// Installs rules with the other decision on spoofed packets.
+    /// Installs rules with the other decision on spoofed packets. If they are refused, the rules stay as they are.
     async fn decide_anew(&mut self) {
-        let outcome = self.redirect.install_within(None).await;
+        let outcome = self.redirect.decide_anew().await;
         self.drops.restart(&self.redirect).await;
-        match (outcome, self.redirect.spoofing_doubt()) {
-            (Err(error), _) => self.is_not_installed(&error),
-            (Ok(_), Some(doubt)) => tracing::warn!("{doubt}"),
-            (Ok(_), None) => {
-                tracing::info!("packets from addresses that are not the pods' own are dropped from now on");
+        match outcome {
+            Err(_) if self.is_decision_refused => {}
+            Err(error) => {
+                self.is_decision_refused = true;
+                tracing::warn!(
+                    %error,
+                    "the redirect stays as it is, although the node's interfaces lead to another decision on packets from addresses that \
+                     are not the pods' own: the tool refused the rules"
+                );
+            }
+            Ok(_) => {
+                self.is_decision_refused = false;
+                if !self.warn_of_spoofing() {
+                    tracing::info!("packets from addresses that are not the pods' own are dropped from now on");
+                }
             }
         }
+    }
+
+    /// Warns if packets from addresses that are not the pods' own are let pass. Returns whether they are.
+    fn warn_of_spoofing(&self) -> bool {
+        let doubt = self.redirect.spoofing_doubt();
+        if let Some(doubt) = &doubt {
+            tracing::warn!("{doubt}");
+        }
+        doubt.is_some()
     }
 
     fn is_installed(&mut self, tool: Tool) {
@@ -141,9 +168,7 @@ impl Keeper {
         if let Some(doubt) = self.redirect.doubt() {
             tracing::warn!("{doubt}");
         }
-        if let Some(doubt) = self.redirect.spoofing_doubt() {
-            tracing::warn!("{doubt}");
-        }
+        self.warn_of_spoofing();
         self.installed.notify_one();
     }
 

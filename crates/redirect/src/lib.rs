@@ -207,8 +207,9 @@ impl Redirect {
         redirect.install().await.map(|_| redirect)
     }
 
-    /// Installs the rules, replacing an earlier redirect. Returns the tool used. If the bound on new connections is refused,
-    /// installs the redirect without it. If that is impossible too, closes the metadata server to pods.
+    /// Installs the rules, replacing an earlier redirect. Returns the tool used. If the bound on new connections is refused, or the
+    /// chain for spoofed packets where no flag wants it, installs the redirect without it. If that is impossible too, closes the
+    /// metadata server to pods.
     pub async fn install(&self) -> Result<Tool, NotInstalled> {
         self.install_within(Some(first_edition::WAIT)).await
     }
@@ -217,25 +218,59 @@ impl Redirect {
     async fn install_within(&self, wait: Option<Duration>) -> Result<Tool, NotInstalled> {
         let plan = self.plan_to_install().await;
         let mut outcome = self.install_or_find(&plan, wait).await;
-        if matches!(outcome, Err(Error::Tool { .. })) && !matches!(self.state().await, Ok(State::Absent)) {
+        if outcome.as_ref().is_err_and(is_refusal) && !matches!(self.state().await, Ok(State::Absent)) {
             // An earlier redirect may be in force. A brief failure of a tool must not replace it with the closing rules.
             sleep(SECOND_TRY).await;
             outcome = self.install_or_find(&plan, wait).await;
         }
-        if let (Err(error @ Error::Tool { .. }), Some(unbounded)) = (&outcome, plan.without_bound())
+        match outcome {
+            Err(error) if is_refusal(&error) => match self.install_less(&plan, wait, &error).await {
+                Some(tool) => Ok(tool),
+                None => Err(self.close(error, &plan).await),
+            },
+            Err(error) => Err(self.close(error, &plan).await),
+            Ok(tool) => Ok(tool),
+        }
+    }
+
+    /// Installs the rules without the bound on new connections, or without the chain for spoofed packets, or without both. `None` if
+    /// that is refused, too.
+    async fn install_less(&self, plan: &Plan, wait: Option<Duration>, error: &Error) -> Option<Tool> {
+        if let Some(unbounded) = plan.without_bound()
             && let Ok(tool) = self.install_or_find(&unbounded, wait).await
         {
-            tracing::warn!(
-                %error,
-                "the redirect is installed without the bound on new connections (--redirect-max-new-connections), which was \
-                 refused: one pod can flood the proxy. 0 turns it off without this warning"
-            );
-            return Ok(tool);
+            warn_unbounded(error);
+            return Some(tool);
         }
-        match outcome {
-            Ok(tool) => Ok(tool),
-            Err(why) => Err(closing::close(why, &self.closing_plans(plan.guards_loopback()), self.tool).await),
+        let is_auto = self.settings.opened.drop_spoofed == DropSpoofed::Auto;
+        if !is_auto || !self.drops_spoofed() {
+            return None;
         }
+        let tools = Tool::all_usable(self.tool).await;
+        let plan = self.plan_with(&tools, false).await;
+        for less in [Some(plan.clone()), plan.without_bound()].into_iter().flatten() {
+            if let Ok(tool) = self.install_or_find(&less, wait).await {
+                tracing::warn!(
+                    %error,
+                    "the redirect is installed without the chain that drops packets from addresses that are not the pods' own, which \
+                     was refused; --redirect-drop-spoofed=false turns it off without this warning"
+                );
+                if less != plan {
+                    warn_unbounded(error);
+                }
+                return Some(tool);
+            }
+        }
+        None
+    }
+
+    async fn close(&self, why: Error, plan: &Plan) -> NotInstalled {
+        closing::close(why, &self.closing_plans(plan.guards_loopback()), self.tool).await
+    }
+
+    /// Installs the rules as the interfaces are now. If that fails, those that are installed stay.
+    async fn decide_anew(&self) -> Result<Tool, Error> {
+        self.install_or_find(&self.plan_to_install().await, None).await
     }
 
     /// Installs the rules. If that fails, but they are installed already, as after a restart, that is a success.
@@ -375,8 +410,12 @@ impl Redirect {
         Ok((tool.state(&unbounded).await? == State::Installed).then_some(State::Unbounded))
     }
 
-    /// Whether the installed rules drop spoofed packets and should not any more, or the other way round.
+    /// Whether the installed rules drop spoofed packets and should not any more, or the other way round. While there are no pods,
+    /// either is right.
     async fn is_decided_otherwise(&self) -> bool {
+        if spoofing::paths(&self.uplinks()) == spoofing::Paths::NoPods {
+            return false;
+        }
         let installed = async |plan: &Plan, tool: Tool| {
             Ok::<_, Error>(tool.state(plan).await? == State::Installed || Self::unbounded(tool, plan).await?.is_some())
         };
@@ -502,6 +541,19 @@ impl Redirect {
         let plans = plans.into_iter().map(|plan| plan.sharing(&self.shared()));
         plans.map(|plan| if is_loopback_guarded { plan.guarding_loopback() } else { plan }).collect()
     }
+}
+
+/// Whether a tool refused the rules, or a table for them.
+fn is_refusal(error: &Error) -> bool {
+    matches!(error, Error::Tool { .. } | Error::NoTable { .. })
+}
+
+fn warn_unbounded(error: &Error) {
+    tracing::warn!(
+        %error,
+        "the redirect is installed without the bound on new connections (--redirect-max-new-connections), which was refused: one pod \
+         can flood the proxy. 0 turns it off without this warning"
+    );
 }
 
 /// Removes all redirects, regardless of the tool and settings they were installed with, and the addresses that they added.

@@ -105,7 +105,9 @@ fn judge(links: &[Link], uplinks: &[String], routed: &HashSet<String>) -> Paths 
         match pod.master {
             None => entries.insert(pod),
             Some(master) => match links.iter().find(|link| link.index == master) {
-                Some(bridge) if bridge.kind == "bridge" && !uplinks.contains(&bridge.name) => entries.insert(bridge),
+                Some(bridge) if bridge.kind == "bridge" && bridge.is_up && !uplinks.contains(&bridge.name) => {
+                    entries.insert(bridge)
+                }
                 // Of Open vSwitch and others: the packets arrive on interfaces of theirs, which they give a route.
                 _ => continue,
             },
