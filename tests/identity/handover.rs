@@ -269,7 +269,7 @@ fn an_update_of_a_full_node_under_load_costs_nothing() {
     assert!(counts.iter().sum::<u64>() >= u64::from(FULL));
 
     // One of this DaemonSet's pods that dies half-way, and one that reads nothing more.
-    let hello = r"gmp-ho:\001AAAAAAAAAAAAAAAA";
+    let hello = r"gmp-ho:\002AAAAAAAAAAAAAAAA";
     let ask =
         format!(r#"curl -s -m 5 --http0.9 --abstract-unix-socket {} -X "$(printf '{hello}')" http://x/"#, name(&world));
     for (reader, most) in [("head -c 100", 100), ("(head -c 30; sleep 3)", 30)] {
