@@ -83,6 +83,7 @@ mod destination;
 mod drops;
 mod error;
 mod first_edition;
+mod install;
 mod iptables;
 mod keeper;
 mod netlink;
@@ -98,9 +99,6 @@ mod tool;
 mod uplinks;
 
 use std::net::{IpAddr, SocketAddr};
-use std::time::Duration;
-
-use tokio::time::sleep;
 
 pub use closing::{NotInstalled, Pods};
 pub use command::{Command, CommandError, run};
@@ -114,9 +112,6 @@ pub use tool::Tool;
 
 use addresses::Presence;
 use plan::Plan;
-
-/// Pause before the second attempt to replace an earlier redirect. Pods are not closed before that has failed too.
-const SECOND_TRY: Duration = Duration::from_secs(1);
 
 /// User ID of the proxy in a sidecar: in the image, and in the manifests in `deploy/sidecar`. Packets of this
 /// user bypass the redirect, so no application may run as it. Hence it is not a common one (0, 1000, 65532 of
@@ -195,121 +190,6 @@ impl Routes {
 }
 
 impl Redirect {
-    /// Installs a redirect of this node's pods to the addresses that this process listens on: of each IP version, the first
-    /// that pods can be sent to. If that is impossible, closes the metadata server to pods.
-    pub async fn install_to_first(addrs: &[SocketAddr], opened: Opened) -> Result<Self, NotInstalled> {
-        let mode = Mode::DaemonSet { uplinks: None };
-        let Some(to) = Destination::first_of(addrs) else {
-            let why = Error::Address(addrs.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "));
-            return Err(closing::close(why, &Plan::closing(&mode, &opened, None), None).await);
-        };
-        let redirect = Self { settings: Settings { mode, to, is_shared: true, opened }, tool: None };
-        redirect.install().await.map(|_| redirect)
-    }
-
-    /// Installs the rules, replacing an earlier redirect. Returns the tool used. If the bound on new connections is refused, or the
-    /// chain for spoofed packets where no flag wants it, installs the redirect without it. If that is impossible too, closes the
-    /// metadata server to pods.
-    pub async fn install(&self) -> Result<Tool, NotInstalled> {
-        self.install_within(Some(first_edition::WAIT)).await
-    }
-
-    /// The same. `wait`: how long to wait for the proxy where the first edition's rules are in force. `None` for no limit.
-    async fn install_within(&self, wait: Option<Duration>) -> Result<Tool, NotInstalled> {
-        let plan = self.plan_to_install().await;
-        let mut outcome = self.install_or_find(&plan, wait).await;
-        if outcome.as_ref().is_err_and(is_refusal) && !matches!(self.state().await, Ok(State::Absent)) {
-            // An earlier redirect may be in force. A brief failure of a tool must not replace it with the closing rules.
-            sleep(SECOND_TRY).await;
-            outcome = self.install_or_find(&plan, wait).await;
-        }
-        match outcome {
-            Err(error) if is_refusal(&error) => match self.install_less(&plan, wait, &error).await {
-                Some(tool) => Ok(tool),
-                None => Err(self.close(error, &plan).await),
-            },
-            Err(error) => Err(self.close(error, &plan).await),
-            Ok(tool) => Ok(tool),
-        }
-    }
-
-    /// Installs the rules without the bound on new connections, or without the chain for spoofed packets, or without both. `None` if
-    /// that is refused, too.
-    async fn install_less(&self, plan: &Plan, wait: Option<Duration>, error: &Error) -> Option<Tool> {
-        if let Some(unbounded) = plan.without_bound()
-            && let Ok(tool) = self.install_or_find(&unbounded, wait).await
-        {
-            warn_unbounded(error);
-            return Some(tool);
-        }
-        let is_auto = self.settings.opened.drop_spoofed == DropSpoofed::Auto;
-        if !is_auto || !self.drops_spoofed() {
-            return None;
-        }
-        let tools = Tool::all_usable(self.tool).await;
-        let plan = self.plan_with(&tools, false).await;
-        for less in [Some(plan.clone()), plan.without_bound()].into_iter().flatten() {
-            if let Ok(tool) = self.install_or_find(&less, wait).await {
-                tracing::warn!(
-                    %error,
-                    "the redirect is installed without the chain that drops packets from addresses that are not the pods' own, which \
-                     was refused; --redirect-drop-spoofed=false turns it off without this warning"
-                );
-                if less != plan {
-                    warn_unbounded(error);
-                }
-                return Some(tool);
-            }
-        }
-        None
-    }
-
-    async fn close(&self, why: Error, plan: &Plan) -> NotInstalled {
-        closing::close(why, &self.closing_plans(plan.guards_loopback()), self.tool).await
-    }
-
-    /// Installs the rules as the interfaces are now. If that fails, those that are installed stay.
-    async fn decide_anew(&self) -> Result<Tool, Error> {
-        self.install_or_find(&self.plan_to_install().await, None).await
-    }
-
-    /// Installs the rules. If that fails, but they are installed already, as after a restart, that is a success.
-    async fn install_or_find(&self, plan: &Plan, wait: Option<Duration>) -> Result<Tool, Error> {
-        match self.install_whole(plan, wait).await {
-            Err(why) if !self.stands(plan).await => Err(why),
-            Err(_) => self.tool().await,
-            installed => installed,
-        }
-    }
-
-    async fn stands(&self, plan: &Plan) -> bool {
-        let state = async || self.tool().await?.state(plan).await;
-        matches!(state().await, Ok(State::Installed)) && self.wrong_address().is_none()
-    }
-
-    async fn install_whole(&self, plan: &Plan, wait: Option<Duration>) -> Result<Tool, Error> {
-        privileges::check()?;
-        let tool = self.tool().await?;
-        let other = tool.other().if_usable().await;
-        if matches!(self.settings.mode, Mode::DaemonSet { .. }) {
-            self.add_addresses()?;
-            let tools: Vec<Tool> = std::iter::once(tool).chain(other).collect();
-            first_edition::wait_for_successor(&tools, &self.to(), wait).await?;
-        }
-        tool.install(plan).await?;
-        // Addresses of an earlier redirect.
-        if let Err(error) = addresses::remove_except(&self.to().addrs().map(|to| to.ip()).collect::<Vec<_>>()) {
-            tracing::warn!(%error, "cannot take away addresses of an earlier redirect from the interface lo");
-        }
-        if let Some(other) = other
-            && let Err(error) = other.remove().await
-        {
-            // The redirect works, so this is no reason to close pods.
-            tracing::warn!(%error, "cannot remove the rules of an earlier redirect by {other}; run 'redirect remove', then install");
-        }
-        Ok(tool)
-    }
-
     /// The addresses that pods are sent to on this node.
     fn to(&self) -> Destination {
         self.settings.to.on_this_node()
@@ -541,19 +421,6 @@ impl Redirect {
         let plans = plans.into_iter().map(|plan| plan.sharing(&self.shared()));
         plans.map(|plan| if is_loopback_guarded { plan.guarding_loopback() } else { plan }).collect()
     }
-}
-
-/// Whether a tool refused the rules, or a table for them.
-fn is_refusal(error: &Error) -> bool {
-    matches!(error, Error::Tool { .. } | Error::NoTable { .. })
-}
-
-fn warn_unbounded(error: &Error) {
-    tracing::warn!(
-        %error,
-        "the redirect is installed without the bound on new connections (--redirect-max-new-connections), which was refused: one pod \
-         can flood the proxy. 0 turns it off without this warning"
-    );
 }
 
 /// Removes all redirects, regardless of the tool and settings they were installed with, and the addresses that they added.
