@@ -140,7 +140,7 @@ pub async fn run(name: &str, size: Size) -> Outcome {
         "zone" => {
             let mut fleet = Fleet::in_use(size, Use::Library, 0).await;
             let zone = 0..size.nodes / 3;
-            // It is away: its nodes are replaced, and its pods begin anew, all within two minutes.
+            // The zone is lost: its nodes are replaced and its pods restart, all within two minutes.
             let begins = fleet.servers.minute();
             for number in zone {
                 fleet.start(number, false);

@@ -73,7 +73,7 @@ impl Handover {
                 tracing::info!(tokens, accounts, dropped, "tokens were taken over from the process before");
             }
             State::Cold(why) => tracing::warn!("no tokens were taken over from the process before: {why}"),
-            // Whoever chose the node's kernel knows it, and a warning at each start would not change it.
+            // The operator chose the kernel. A warning at each start would not help.
             State::Unsupported(why) => tracing::info!(
                 "--handover has no effect: {why}. After an update, tokens are fetched again. To change that, update the node's kernel"
             ),

@@ -43,7 +43,7 @@ impl Drops {
 
     /// Counts the new drops. Returns the number to log, if a message is due.
     fn count(&mut self, now: u64) -> Option<u64> {
-        // A smaller count means that another process has installed the rules anew.
+        // A smaller count means that another process has reinstalled the rules.
         let new = now.checked_sub(self.seen).unwrap_or(now);
         self.seen = now;
         self.total.inc_by(new);

@@ -219,7 +219,7 @@ impl TokenRecord {
     }
 }
 
-/// JSON inside JSON, as it is. As a string it would be escaped, and whoever reads it would make a copy that is not wiped.
+/// Embedded raw JSON. As a string it would be escaped, and parsing it would leave a copy that is not wiped.
 mod raw {
     use serde::de::{Deserialize, Deserializer};
     use serde::ser::{Error, Serialize, Serializer};
