@@ -18,6 +18,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::io;
+use std::mem;
 use std::time::Duration;
 
 use rustix::param::clock_ticks_per_second;
@@ -32,7 +33,7 @@ pub(super) const SETTLED: Duration = Duration::from_secs(10);
 /// Maximum number of processes that a scan reads in full, of a pod without a settled anchor. It bounds the cost of a pod.
 pub(super) const BUDGET: usize = 512;
 
-/// Maximum number of processes on a node, so that the memory for them stays below 17 MiB. A scan that finds more fails.
+/// Maximum number of processes on a node, so that the memory for them stays below 20 MiB. A scan that finds more fails.
 const MAX_PROCESSES: usize = 200_000;
 
 /// Maximum number of UIDs remembered of pods without a remembered process.
@@ -41,14 +42,13 @@ const MAX_IDLE_PODS: usize = 1024;
 /// A known process, in 40 bytes: there may be tens of thousands.
 #[derive(Debug, Clone, Copy)]
 struct Known {
+    pid: Pid,
     inode: u64,
     /// [`UNREAD`] if not known.
     start: u64,
     place: Place,
     /// Set if it was seen beside its pod's anchor: it cannot become the anchor.
     is_barred: bool,
-    /// Parity of the last scan that listed it.
-    turn: bool,
 }
 
 /// The start of a process whose `stat` was not read.
@@ -89,12 +89,12 @@ pub(super) struct Found {
 /// The processes of the node.
 #[derive(Debug, Default)]
 pub(super) struct Scanner {
-    known: HashMap<Pid, Known>,
+    /// Those of the last scan, by ID. The kernel lists them by ID, too, so a scan compares the two lists side by side.
+    known: Vec<Known>,
     numbers: HashMap<PodUid, Number>,
     next: u32,
     /// Beginning of the last scan.
     began: Option<BootTime>,
-    turn: bool,
 }
 
 /// The pod of a process, if it has one, and its network, unless that is the node's.
@@ -131,12 +131,7 @@ impl Scanner {
         let found = Found { processes: listed.len(), ..Found::default() };
         let (read, oldest, held) = (HashMap::new(), HashMap::new(), HashSet::new());
         let mut round = Round { proc, now, anchors, read, oldest, held, found };
-        self.turn = !self.turn;
-        for listed in listed {
-            self.visit(listed, &mut round);
-        }
-        let turn = self.turn;
-        self.known.retain(|_, known| known.turn == turn);
+        self.visit_all(listed, &mut round);
         self.reconsider(&mut round);
         self.tidy();
         self.began = Some(now);
@@ -151,25 +146,48 @@ impl Scanner {
         anchors.iter().map(|(uid, age)| (self.number(*uid), anchor(*age))).collect()
     }
 
-    fn visit(&mut self, listed: Listed, round: &mut Round<'_>) {
+    /// Replaces the known processes by those that are listed, in place: what is known of most of them stays.
+    fn visit_all(&mut self, listed: Vec<Listed>, round: &mut Round<'_>) {
+        let mut known = mem::take(&mut self.known);
+        let mut begun = Vec::new();
+        let (mut next, mut kept) = (0, 0);
+        for listed in listed {
+            while known.get(next).is_some_and(|known| known.pid < listed.pid) {
+                next += 1;
+            }
+            let last = known.get(next).copied().filter(|last| last.pid == listed.pid);
+            match (self.visit(listed, last, round), last) {
+                (Some(now), Some(_)) => {
+                    known[kept] = now;
+                    kept += 1;
+                    next += 1;
+                }
+                (Some(now), None) => begun.push(now),
+                (None, _) => {}
+            }
+        }
+        known.truncate(kept);
+        known.append(&mut begun);
+        // One pass, unless the kernel begins anew with small IDs.
+        known.sort_unstable_by_key(|known| known.pid);
+        self.known = known;
+    }
+
+    /// What is known of a listed process. `last`: the last known process with its ID. `None` if the process has ended.
+    fn visit(&mut self, listed: Listed, last: Option<Known>, round: &mut Round<'_>) -> Option<Known> {
         let Listed { pid, inode } = listed;
-        let turn = self.turn;
-        let last = self.known.get_mut(&pid);
-        let before = last.as_deref().copied().filter(|last| last.inode == inode);
-        if let (Some(known), true) = (last, before.is_some_and(|before| round.has_read(pid, before))) {
-            known.turn = turn;
-            return;
+        let before = last.filter(|last| last.inode == inode);
+        if let Some(before) = before
+            && round.has_read(before)
+        {
+            return Some(before);
         }
-        let last = self.known.get(&pid).copied();
         round.found.new += usize::from(before.is_none_or(|before| before.place == Place::Unknown));
-        let read = self.read(listed, last, round).unwrap_or_else(|_| {
+        self.read(listed, last, round).unwrap_or_else(|_| {
             round.found.unreadable += 1;
-            let unknown = Known { inode, start: UNREAD, place: Place::Unknown, is_barred: false, turn };
+            let unknown = Known { pid, inode, start: UNREAD, place: Place::Unknown, is_barred: false };
             Some(last.filter(|last| last.is_barred).unwrap_or(unknown))
-        });
-        if let Some(known) = read {
-            self.known.insert(pid, Known { turn, ..known });
-        }
+        })
     }
 
     /// Reads as much of a process as needed. `last`: the last known process with its ID. `None` if the process has ended.
@@ -178,8 +196,7 @@ impl Scanner {
     /// next scan reads it again.
     fn read(&mut self, listed: Listed, last: Option<Known>, round: &mut Round<'_>) -> io::Result<Option<Known>> {
         let Listed { pid, inode } = listed;
-        let turn = self.turn;
-        let known = |place, start, is_barred| Some(Known { inode, start, place, is_barred, turn });
+        let known = |place, start, is_barred| Some(Known { pid, inode, start, place, is_barred });
         let same = last.filter(|last| last.inode == inode);
         let pod = match same.map(|same| same.place) {
             Some(Place::Unread(pod)) => pod,
@@ -221,7 +238,7 @@ impl Scanner {
 
     /// Proposes processes that were read by earlier scans, while their pod was held or had a younger anchor.
     fn reconsider(&mut self, round: &mut Round<'_>) {
-        for (pod, (start, pid)) in std::mem::take(&mut round.oldest) {
+        for (pod, (start, pid)) in mem::take(&mut round.oldest) {
             if round.held.contains(&pod) {
                 continue;
             }
@@ -230,7 +247,9 @@ impl Scanner {
             let place = self.place(seen);
             // Another process may have its ID by now.
             if process.start == start && place.pod() == Some(pod) {
-                self.known.entry(pid).and_modify(|known| known.place = place);
+                if let Ok(at) = self.position(pid) {
+                    self.known[at].place = place;
+                }
                 round.propose(seen, place, process);
             }
         }
@@ -242,7 +261,7 @@ impl Scanner {
             self.known.shrink_to_fit();
         }
         if self.numbers.len() > self.known.len().min(MAX_IDLE_PODS) {
-            let used: HashSet<Number> = self.known.values().filter_map(|known| known.place.pod()).collect();
+            let used: HashSet<Number> = self.known.iter().filter_map(|known| known.place.pod()).collect();
             self.numbers.retain(|_, number| used.contains(number));
         }
     }
@@ -250,18 +269,22 @@ impl Scanner {
     /// Bars the processes that were seen beside an anchor. `anchors`: those that still run after the scan.
     pub(super) fn bar(&mut self, anchors: &HashMap<PodUid, Age>) {
         let now = BootTime::now();
-        let place_of = |age: &Age| self.known.get(&age.1).map(|known| known.place);
+        let place_of = |age: &Age| self.position(age.1).ok().map(|at| self.known[at].place);
         let numbers = &self.numbers;
         let places: HashMap<Number, (bool, Option<Place>)> = anchors
             .iter()
             .filter_map(|(uid, age)| Some((*numbers.get(uid)?, (is_old(age.0, now), place_of(age)))))
             .collect();
-        for known in self.known.values_mut() {
+        for known in self.known.iter_mut().filter(|known| !known.is_barred) {
             let (Place::Pod(pod, _) | Place::Unread(pod)) = known.place else { continue };
             if let Some((is_old, place)) = places.get(&pod) {
-                known.is_barred |= *is_old || *place != Some(known.place);
+                known.is_barred = *is_old || *place != Some(known.place);
             }
         }
+    }
+
+    fn position(&self, pid: Pid) -> Result<usize, usize> {
+        self.known.binary_search_by_key(&pid, |known| known.pid)
     }
 
     fn number(&mut self, uid: PodUid) -> Number {
@@ -297,14 +320,14 @@ impl Place {
 
 impl Round<'_> {
     /// Whether reading a process again would show nothing new.
-    fn has_read(&mut self, pid: Pid, before: Known) -> bool {
+    fn has_read(&mut self, before: Known) -> bool {
         match before.place {
             Place::Unknown => false,
             Place::Outside | Place::NodesNetwork(_) => is_old(before.start, self.now),
             Place::Unread(_) => before.is_barred,
             Place::Pod(pod, _) => {
                 if !before.is_barred && !self.anchors.contains_key(&pod) {
-                    let age = (before.start, pid);
+                    let age = (before.start, before.pid);
                     self.oldest.entry(pod).and_modify(|oldest| *oldest = age.min(*oldest)).or_insert(age);
                 }
                 true
