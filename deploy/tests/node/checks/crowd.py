@@ -1,5 +1,5 @@
-"""As many pods as a kubelet takes, each asked for from within its own network by the node's Python: a program in each of them would be
-too much for an emulated processor."""
+"""Many pods, each asked for from within its own network by the node's Python: a program in each of them would be too much for an
+emulated processor."""
 
 import contextlib
 import ctypes

@@ -16,8 +16,8 @@ from subject import Subject
 
 ACCOUNTS = "/api/v1/namespaces/default/serviceaccounts"
 NAMES = ("alice", "bob")
-# With the proxy and the one that replaces it, as many pods as a kubelet takes by default.
-CROWD = 108
+# An emulated kubelet with more than these is so slow that the node counts as not ready, and then its old proxy is ended first.
+CROWD = 60
 CROWDS_ACCOUNTS = [f"crowd-{number}" for number in range(30)]
 
 
@@ -64,7 +64,7 @@ class Identity(Subject):
         self.assertEqual(set(self.sts.exchanges), {subject(name) for name in NAMES})
         self.assertEqual(self.sts.bound_to, {one.name for one in asked.values()}, "pods that the tokens were bound to")
 
-    def test_pods_as_many_as_a_kubelet_takes_cost_a_rolling_update_no_exchange(self):
+    def test_pods_of_thirty_accounts_cost_a_rolling_update_no_exchange(self):
         before = cluster.pod()["metadata"]["uid"]
         with crowd.Crowd(CROWD, CROWDS_ACCOUNTS) as pods:
             crowd.in_thread(lambda: [crowd.first_token(member) for member in pods.members])
