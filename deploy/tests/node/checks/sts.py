@@ -3,11 +3,14 @@
 import base64
 import json
 import threading
+import time
 from collections import Counter
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 # As the manifest `identity` has it.
 ADDRESS = ("127.0.0.1", 8085)
+# Seconds that a token lives.
+LIFE = 3600
 
 
 def token_of(subject):
@@ -24,6 +27,8 @@ class Sts:
 
     def __init__(self):
         self.exchanges = Counter()
+        # When the last token of each subject was given.
+        self.given = {}
         self.bound_to = set()
 
     def __enter__(self):
@@ -34,8 +39,9 @@ class Sts:
                 asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
                 found = claims(asked["subjectToken"])
                 sts.exchanges[found["sub"]] += 1
+                sts.given[found["sub"]] = time.time()
                 sts.bound_to.add(found["kubernetes.io"]["pod"]["name"])
-                answer = json.dumps({"access_token": token_of(found["sub"]), "expires_in": 3600, "token_type": "Bearer"}).encode()
+                answer = json.dumps({"access_token": token_of(found["sub"]), "expires_in": LIFE, "token_type": "Bearer"}).encode()
                 self.send_response(200)
                 self.send_header("Content-Type", "application/json")
                 self.send_header("Content-Length", str(len(answer)))

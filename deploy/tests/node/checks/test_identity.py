@@ -2,18 +2,23 @@
 account, also while the proxy is replaced."""
 
 import contextlib
+import time
 
 import api
 import cluster
+import crowd
 import machine
 import pod
 import restart
 from machine import say
-from sts import Sts, token_of
+from sts import LIFE, Sts, token_of
 from subject import Subject
 
 ACCOUNTS = "/api/v1/namespaces/default/serviceaccounts"
 NAMES = ("alice", "bob")
+# An emulated kubelet with more than these is so slow that the node counts as not ready, and then its old proxy is ended first.
+CROWD = 60
+CROWDS_ACCOUNTS = [f"crowd-{number}" for number in range(30)]
 
 
 def subject(account):
@@ -34,7 +39,7 @@ class Identity(Subject):
         restart.lead_to_the_api_server()
         cls.addClassCleanup(machine.run, "nft", "delete", "table", "ip", "checks")
         cls.sts = cls.enterClassContext(Sts())
-        for name in NAMES:
+        for name in (*NAMES, *CROWDS_ACCOUNTS):
             api.request("POST", ACCOUNTS, {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name}})
             cls.addClassCleanup(api.request, "DELETE", f"{ACCOUNTS}/{name}")
         cluster.install("identity")
@@ -58,3 +63,31 @@ class Identity(Subject):
         say(f"exchanges: {dict(self.sts.exchanges)}")
         self.assertEqual(set(self.sts.exchanges), {subject(name) for name in NAMES})
         self.assertEqual(self.sts.bound_to, {one.name for one in asked.values()}, "pods that the tokens were bound to")
+
+    def test_pods_of_thirty_accounts_cost_a_rolling_update_no_exchange(self):
+        before = cluster.pod()["metadata"]["uid"]
+        with crowd.Crowd(CROWD, CROWDS_ACCOUNTS) as pods:
+            crowd.in_thread(lambda: [crowd.first_token(member) for member in pods.members])
+            exchanges = self.of_the_crowd()
+            with crowd.Asking(pods.members, self.judged) as asked:
+                machine.eventually("each pod has asked", lambda: asked.rounds)
+                begun = asked.rounds
+                cluster.kubectl("rollout", "restart", *cluster.DAEMONSET)
+                cluster.rolled_out()
+                machine.eventually("each pod has asked the new proxy", lambda: asked.rounds > begun + 1, 300)
+        self.assertNotEqual(cluster.pod()["metadata"]["uid"], before)
+        say(f"{CROWD} pods, {len(CROWDS_ACCOUNTS)} accounts: {dict(asked.counts)}, {sum(exchanges.values())} exchanges before")
+        self.assertEqual(set(asked.counts), {"own"})
+        self.assertEqual(self.of_the_crowd(), exchanges, "exchanges that the update caused")
+
+    def of_the_crowd(self):
+        return {account: self.sts.exchanges[subject(account)] for account in CROWDS_ACCOUNTS}
+
+    def judged(self, member, token):
+        """Whether a token is the pod's own, and as old as it says."""
+        of = subject(member.account)
+        if token["access_token"] != token_of(of):
+            return f"ANOTHER'S: {token['access_token']}"
+        left = self.sts.given[of] + LIFE - time.time()
+        # The proxy counts from when it sent the request, and rounds down.
+        return "own" if left - 30 < token["expires_in"] <= left + 1 else f"ends in {token['expires_in']} s, not {left:.0f}"
