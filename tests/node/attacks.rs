@@ -59,7 +59,7 @@ pub enum Read {
 }
 
 impl Read {
-    fn of(text: &str) -> Self {
+    pub fn of(text: &str) -> Self {
         if text.contains(FORGED) {
             Self::Stranger
         } else if text.contains("gce-metadata-proxy") {

@@ -74,6 +74,13 @@ pub fn run(name: &str) -> Result<Completion, Failed> {
 /// The command of the machine. Its programs are links to the files that are carried in.
 fn command(tests: &Path, name: &str) -> String {
     let links = PROGRAMS.iter().filter_map(|program| Some((found(program)?, format!("/bin/{program}"))));
+    // Some extensions are several names of one file.
+    let links = links.chain(
+        extensions()
+            .unwrap_or_default()
+            .into_iter()
+            .filter_map(|link| Some((fs::canonicalize(&link).ok()?, link.to_str()?.to_owned()))),
+    );
     let links = links.filter(|(file, link)| file != Path::new(link));
     let links: String = links.map(|(file, link)| format!("ln -sf {} {link}; ", file.display())).collect();
     let variables = ["HOME", "XDG_CACHE_HOME"].map(|name| (name, env::var(name)));

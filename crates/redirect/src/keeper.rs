@@ -36,6 +36,8 @@ pub struct Keeper {
     /// Whether the tool refused rules with another decision on spoofed packets.
     is_decision_refused: bool,
     looks: Looks,
+    /// What the log said last of spoofed packets.
+    said: &'static str,
     spoofed: IntGaugeVec,
     drops: Drops,
     installed: Arc<Notify>,
@@ -74,7 +76,7 @@ impl Keeper {
     /// A keeper of a redirect that was just installed.
     pub fn of_installed(redirect: Redirect, metrics: Metrics) -> Self {
         let looks = Looks::new(redirect.spoofed(), false);
-        let keeper = Self::new(redirect, looks, metrics);
+        let mut keeper = Self::new(redirect, looks, metrics);
         keeper.warn_of_spoofing();
         keeper.show_spoofed(Some(keeper.looks.decided()));
         keeper
@@ -83,8 +85,17 @@ impl Keeper {
     fn new(redirect: Redirect, looks: Looks, metrics: Metrics) -> Self {
         let Metrics { dropped, spoofed } = metrics;
         let (drops, installed, standing) = (Drops::new(dropped), Arc::default(), Arc::default());
-        let keeper =
-            Self { redirect, trouble: None, is_decision_refused: false, looks, spoofed, drops, installed, standing };
+        let keeper = Self {
+            redirect,
+            trouble: None,
+            is_decision_refused: false,
+            looks,
+            said: "",
+            spoofed,
+            drops,
+            installed,
+            standing,
+        };
         keeper.show_spoofed(None);
         keeper
     }
@@ -160,10 +171,17 @@ impl Keeper {
         if !self.looks.is_settled() {
             return;
         }
-        if self.looks.decided().is_without_pods() || self.looks.decided().is_dropped() == is_dropped {
-            self.show_spoofed(Some(self.looks.decided()));
-        } else {
-            self.decide_anew().await;
+        let decided = self.looks.decided();
+        match (decided.is_dropped(), is_dropped) {
+            // Without pods, either is right.
+            (false, true) if decided.is_without_pods() => self.show_spoofed(Some(&Spoofed::Dropped)),
+            (decided, found) if decided != found => self.decide_anew().await,
+            _ => {
+                self.show_spoofed(Some(decided));
+                if decided.label() != self.said {
+                    self.warn_of_spoofing();
+                }
+            }
         }
     }
 
@@ -201,7 +219,8 @@ impl Keeper {
     }
 
     /// Warns if packets from addresses that are not the pods' own are let pass. Returns whether they are.
-    fn warn_of_spoofing(&self) -> bool {
+    fn warn_of_spoofing(&mut self) -> bool {
+        self.said = self.looks.decided().label();
         let doubt = self.looks.decided().doubt();
         if let Some(doubt) = &doubt {
             tracing::warn!("{doubt}");
