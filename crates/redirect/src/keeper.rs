@@ -189,25 +189,22 @@ impl Keeper {
     async fn decide_anew(&mut self) {
         let outcome = self.redirect.decide_anew(self.looks.decided().is_dropped()).await;
         self.drops.restart(&self.redirect).await;
-        match outcome {
-            Err(error) => {
-                let refused = Spoofed::LetPass(Cause::Refused);
-                self.show_spoofed(Some(if self.looks.decided().is_dropped() { &refused } else { &Spoofed::Dropped }));
-                if !std::mem::replace(&mut self.is_decision_refused, true) {
-                    tracing::warn!(
-                        %error,
-                        "the redirect stays as it is, although the node's interfaces lead to another decision on packets from addresses \
-                         that are not the pods' own: the tool refused the rules"
-                    );
-                }
+        if let Err(error) = outcome {
+            let refused = Spoofed::LetPass(Cause::Refused);
+            self.show_spoofed(Some(if self.looks.decided().is_dropped() { &refused } else { &Spoofed::Dropped }));
+            if !std::mem::replace(&mut self.is_decision_refused, true) {
+                tracing::warn!(
+                    %error,
+                    "the redirect stays as it is, although the node's interfaces lead to another decision on packets from addresses that \
+                     are not the pods' own: the tool refused the rules"
+                );
             }
-            Ok(_) => {
-                self.is_decision_refused = false;
-                self.show_spoofed(Some(self.looks.decided()));
-                if !self.warn_of_spoofing() {
-                    tracing::info!("packets from addresses that are not the pods' own are dropped from now on");
-                }
-            }
+            return;
+        }
+        self.is_decision_refused = false;
+        self.show_spoofed(Some(self.looks.decided()));
+        if !self.warn_of_spoofing() {
+            tracing::info!("packets from addresses that are not the pods' own are dropped from now on");
         }
     }
 

@@ -10,8 +10,9 @@ use super::destination::{METADATA_V4, METADATA_V6};
 pub(super) const ROUTES: &str = "/proc/net/route";
 pub(super) const ROUTES_V6: &str = "/proc/net/ipv6_route";
 
-/// Flag of a route that rejects packets (`RTF_REJECT`).
-const REJECTS: u32 = 0x200;
+/// Flags of routes that reject packets (`RTF_REJECT`) or lead to the node itself (`RTF_LOCAL`, `RTF_ANYCAST`). In IPVS mode,
+/// kube-proxy gives the node each address of a Service, which may be the server's: any tenant would choose the uplink.
+const NO_UPLINK: u32 = 0x8010_0200;
 
 /// The interfaces with the most specific route to an address of the metadata server. Empty if there is none.
 pub(super) fn find() -> Vec<String> {
@@ -61,9 +62,9 @@ fn leading_to_v6(line: &str, to: Ipv6Addr) -> Option<(&str, u32)> {
     let [destination, length, .., flags, interface] = fields[..] else { return None };
     let destination = u128::from_str_radix(destination, 16).ok()?;
     let length = u32::from_str_radix(length, 16).ok()?;
-    let rejects = u32::from_str_radix(flags, 16).ok()? & REJECTS != 0;
+    let is_none = u32::from_str_radix(flags, 16).ok()? & NO_UPLINK != 0;
     let mask = u128::MAX.checked_shl(128_u32.checked_sub(length)?).unwrap_or(0);
-    (!rejects && interface != "lo" && to.to_bits() & mask == destination & mask).then_some((interface, length))
+    (!is_none && interface != "lo" && to.to_bits() & mask == destination & mask).then_some((interface, length))
 }
 
 #[cfg(test)]
@@ -97,11 +98,13 @@ mod tests {
         let network = route("fd2000ce000000000000000000000000", "40", "00000001", "ens5");
         let nowhere = route(none, "00", "00200200", "lo");
         let rejected = route("fd2000ce000000000000000000000254", "80", "00000200", "ens6");
+        let service = route("fd2000ce000000000000000000000254", "80", "80200001", "kube-ipvs0");
         let pods = route("fd00000b000100000000000000000000", "40", "00000001", "pod1");
         for (routes, uplinks) in [
             ([&nowhere, &default, &pods], vec!["ens4"]),
             ([&network, &default, &pods], vec!["ens5"]),
             ([&rejected, &default, &pods], vec!["ens4"]),
+            ([&service, &default, &pods], vec!["ens4"]),
             ([&nowhere, &nowhere, &pods], vec![]),
         ] {
             assert_eq!(in_table_v6(&routes.map(String::as_str).concat(), METADATA_V6), uplinks, "{routes:?}");
