@@ -173,7 +173,11 @@ impl App {
         let pressure = Arc::new(Pressure::of_this_process());
         let shared = Shared::new(config, policy, pressure, registry.clone(), identifying);
         let keep = |redirect| {
-            let keeper = Keeper::of_installed(redirect, registry.counter(&table::REDIRECT_DROPPED));
+            let metrics = redirect::Metrics {
+                dropped: registry.counter(&table::REDIRECT_DROPPED),
+                spoofed: registry.gauge_vec(&table::REDIRECT_SPOOFED),
+            };
+            let keeper = Keeper::of_installed(redirect, metrics);
             // A process keeps only one redirect, so this is set once.
             let _ = shared.redirect.set(keeper.standing());
             AbortOnDropHandle::new(tokio::spawn(keeper.run()))

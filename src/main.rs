@@ -84,8 +84,11 @@ fn start(command: Command) -> Outcome<ExitCode> {
                 let door = metrics_addr.map(|addr| pages::bind(addr, true, "--keeper-metrics-addr")).transpose()?;
                 let serve = |door| AbortOnDropHandle::new(tokio::spawn(pages::serve_metrics(door, registry.clone())));
                 let _serving = door.map(serve);
-                let dropped = registry.counter(&table::REDIRECT_DROPPED);
-                let is_as_wanted = redirect::run(command, dropped, once_installed, first_signal()?).await?;
+                let metrics = redirect::Metrics {
+                    dropped: registry.counter(&table::REDIRECT_DROPPED),
+                    spoofed: registry.gauge_vec(&table::REDIRECT_SPOOFED),
+                };
+                let is_as_wanted = redirect::run(command, metrics, once_installed, first_signal()?).await?;
                 return Ok(if is_as_wanted { ExitCode::SUCCESS } else { ExitCode::FAILURE });
             }
             #[cfg(feature = "mock")]

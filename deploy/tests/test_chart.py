@@ -88,6 +88,10 @@ class Chart(unittest.TestCase):
                 {"METADATA_PROXY_REDIRECT_ALLOW": "443,ipv6", "METADATA_PROXY_REDIRECT_DROP_SPOOFED": "true"},
                 {"METADATA_PROXY_REDIRECT_ALLOW": "443,ipv6"},
             ),
+            # Helm takes `false` for nothing where a template is not careful.
+            (["--set", "redirect.dropSpoofed=false"], {"METADATA_PROXY_REDIRECT_DROP_SPOOFED": "false"}, {}),
+            (["--set", "redirect.dropSpoofed=true"], {"METADATA_PROXY_REDIRECT_DROP_SPOOFED": "true"}, {}),
+            (["--set", "redirect.dropSpoofed=auto"], {}, {}),
             (["--set", "redirect.uplinks={eth0,eth1}"], {"METADATA_PROXY_REDIRECT_UPLINK": "eth0,eth1"}, {}),
             (
                 ["--set", "redirect.maxNewConnections=0"],

@@ -42,6 +42,7 @@ class Values(unittest.TestCase):
             "redirect.maxNewConnections=-1",
             "redirect.maxNewConnections=100001",
             "redirect.metricsAddr=990",
+            "redirect.dropSpoofed=maybe",
             "redirect.allow={https}",
             "redirect.allow=443",
             "redirect.uplinks={eth0;eth1}",

@@ -33,8 +33,8 @@ pub use objects::PodObject;
 /// The node whose name the certificate of [`ApiServer::node_kubeconfig`] bears.
 pub const NODE: &str = "node-1";
 
-/// How long a start may take. It takes 5 s on an idle computer.
-const START_TIMEOUT: Duration = Duration::from_secs(60);
+/// How long a start may take. It takes 5 s on an idle computer, and minutes on an emulated one.
+const START_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// Where an API server runs: in a network namespace, or in that of the test.
 pub type Place = Option<Arc<Namespace>>;
@@ -251,7 +251,7 @@ pub fn kube_proxy(node: &Namespace) -> Command {
 }
 
 /// The directory of the programs that `tests/kube/build` builds.
-fn programs() -> PathBuf {
+pub fn programs() -> PathBuf {
     let build = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/kube/build");
     let output = Command::new(build).arg("--path").output().expect("it is in the repository");
     String::from_utf8(output.stdout).expect("text").trim().into()

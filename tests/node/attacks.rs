@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use redirect::SIDECAR_UID;
 
+use crate::machine;
 use crate::namespace::Namespace;
 use crate::process::Process;
 use crate::support::needs::{Test, tests};
@@ -58,7 +59,7 @@ pub enum Read {
 }
 
 impl Read {
-    fn of(text: &str) -> Self {
+    pub fn of(text: &str) -> Self {
         if text.contains(FORGED) {
             Self::Stranger
         } else if text.contains("gce-metadata-proxy") {
@@ -73,15 +74,16 @@ impl Read {
 
 /// Asks for a secret.
 pub fn read(place: &Namespace, host: &str) -> Read {
-    read_within("5", place, host)
+    read_within(5.0, place, host)
 }
 
 /// Asks where nobody should answer, or it does not matter whether somebody does. A stranger would do so at once.
 pub fn read_briefly(place: &Namespace, host: &str) -> Read {
-    read_within("0.4", place, host)
+    read_within(0.4, place, host)
 }
 
-fn read_within(seconds: &str, place: &Namespace, host: &str) -> Read {
+fn read_within(seconds: f64, place: &Namespace, host: &str) -> Read {
+    let seconds = seconds * f64::from(machine::patience());
     let curl = format!("curl -s -i -g --max-time {seconds} -H 'Metadata-Flavor: Google' '{host}{KUBE_ENV}' || true");
     Read::of(&place.sh(&curl))
 }

@@ -28,6 +28,7 @@ pub const TESTS: &[Test] = tests![
     without_privileges_it_says_what_is_missing,
     the_capability_net_admin_is_enough,
     what_comes_by_an_uplink_is_not_redirected,
+    an_interface_that_has_the_server_s_address_is_no_uplink,
 ];
 
 /// A value that the proxy does not cache.
@@ -370,4 +371,15 @@ fn what_comes_by_an_uplink_is_not_redirected() {
         is_protected(&world.pods[0]);
         is_closed(&world.pods[1], SERVER);
     }
+}
+
+/// As kube-proxy's interface of IPVS mode has, when a Service claims the address.
+fn an_interface_that_has_the_server_s_address_is_no_uplink() {
+    let world = World::new();
+    succeeds(&redirect(&world.node, "install"));
+    world.node.sh("ip link add claimed type veth peer name gone; ip link set claimed up
+        ip address add 169.254.169.254/32 dev claimed; ip -6 address add fd20:ce::254/128 dev claimed nodad");
+    succeeds(&redirect(&world.node, "check"));
+    let rules = redirect(&world.node, "install --dry-run").stdout;
+    assert!(rules.contains("eth0") && !rules.contains("claimed"), "{rules}");
 }

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
-use crate::closed::after;
+use crate::closed::{Picky, after};
 use crate::namespace::Namespace;
 use crate::process::Process;
 use crate::support::needs::{Test, tests};
@@ -18,6 +19,8 @@ pub const TESTS: &[Test] = tests![
     loopback_stays_guarded_until_it_is_closed,
     a_redirect_waits_for_its_proxy,
     a_redirect_does_not_wait_for_ever,
+    attempts_that_are_refused_wait_once_together,
+    an_address_of_others_is_not_closed_to_them_meanwhile,
 ];
 
 /// As containers have /proc/sys unless they are privileged. `ip netns exec` has mounts of its own.
@@ -249,5 +252,43 @@ fn a_redirect_does_not_wait_for_ever() {
         let rules = World::state_of(&world.node).to_lowercase();
         assert!(!rules.contains("meanwhile"), "{rules}");
         succeeds(&redirect(&world.node, &format!("check --tool {tool}")));
+    }
+}
+
+/// A tool that refuses a rule is asked several times.
+#[expect(clippy::disallowed_methods, reason = "nothing here is asynchronous")]
+fn attempts_that_are_refused_wait_once_together() {
+    let world = World::new();
+    let picky = Picky::of("nft", &["limit rate"]);
+    first_edition(&world.node, "nft");
+    let began = Instant::now();
+    let install = after(&world.node, &picky.first(), "install --tool nft");
+    let took = began.elapsed();
+    succeeds(&install);
+    assert!(install.stderr.contains("without the bound"), "{install:?}");
+    assert!(took > Duration::from_secs(29) && took < Duration::from_secs(55), "{took:?}");
+}
+
+/// Others may serve pods at an address that they added. Only the proxy's port is closed, as it will be.
+fn an_address_of_others_is_not_closed_to_them_meanwhile() {
+    for tool in ["nft", "iptables"] {
+        let world = World::new();
+        let pod = &world.pods[0];
+        world.node.ip("addr add 169.254.169.253/32 dev lo");
+        let _other = Process::start(&world.node, &["mock", "--addr", "169.254.169.253:8090"]);
+        first_edition(&world.node, tool);
+        let words = ["redirect", "install", "--tool", tool, "--to", "169.254.169.253:988"];
+        let installing = Process::start(&world.node, &words);
+        installing.line("an earlier redirect stays");
+        let theirs = format!("http://169.254.169.253:8090{TOKEN}");
+        eventually("somebody listens", || world.node.curl(&theirs).status == 200);
+        assert_eq!(pod.curl(&theirs).status, 200, "{tool}");
+        let rules = World::state_of(&world.node).to_lowercase();
+        assert!(rules.contains("meanwhile"), "{rules}");
+        assert_eq!(
+            pod.curl(&format!("http://169.254.169.253:988{TOKEN}")).code,
+            28,
+            "{tool}: the proxy's port is guarded"
+        );
     }
 }

@@ -20,6 +20,7 @@ mod ipv6;
 #[path = "../kube/mod.rs"]
 mod kube;
 mod kube_proxy;
+mod machine;
 mod namespace;
 mod policy;
 mod process;
@@ -34,9 +35,9 @@ mod world;
 
 use std::process::ExitCode;
 
-use libtest_mimic::{Arguments, Trial};
+use libtest_mimic::{Arguments, Completion, Trial};
 
-use support::needs;
+use support::needs::{self, Test};
 
 /// The needs of each of these tests (`tests/needs.tsv`).
 const NEEDS: [&str; 6] = ["network namespaces", "ip", "nft", "iptables", "curl", "setpriv"];
@@ -63,11 +64,24 @@ fn main() -> ExitCode {
     let trials = trials.chain(needs::trials("dataplane", &with_tc, dataplane::WITH_TC));
     let with_python = [&NEEDS[..], &["python3"]].concat();
     let mut trials: Vec<Trial> = trials.chain(needs::trials("attacks", &with_python, attacks::WITH_PYTHON)).collect();
-    for (needed, tests) in kube_proxy::TESTS {
-        let with_kube_proxy = [&NEEDS[..], &kube_proxy::NEEDS, needed].concat();
-        trials.extend(needs::trials("kube_proxy", &with_kube_proxy, tests));
-    }
+    let with_kube_proxy = [&NEEDS[..], &kube_proxy::NEEDS].concat();
+    trials.extend(needs::trials("kube_proxy", &with_kube_proxy, kube_proxy::TESTS));
+    trials.extend(kube_proxy::WITH_IPVS.iter().map(|test| with_ipvs(&with_kube_proxy, *test)));
     let sandboxes = needs::trials("sandboxes", &["control groups", "network namespaces", "ip"], sandboxes::TESTS);
     trials.extend(sandboxes);
     libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
+}
+
+/// A test of IPVS, on this kernel if it has that, otherwise on another.
+fn with_ipvs(needed: &[&'static str], (name, test): Test) -> Trial {
+    let is_elsewhere = machine::is_wanted() && !needs::missing(&["IPVS"]).is_empty();
+    let place: &[&str] = if is_elsewhere { &machine::NEEDS } else { &["IPVS"] };
+    let name = format!("kube_proxy::{name}");
+    needs::trial(name.clone(), [needed, &["ipset"], place].concat(), move || {
+        if is_elsewhere {
+            return machine::run(&name);
+        }
+        test();
+        Ok(Completion::Completed)
+    })
 }

@@ -1,5 +1,7 @@
 //! Pods that send from addresses of others.
 
+use std::time::{Duration, Instant};
+
 use crate::closed::{Picky, after};
 use crate::namespace::Namespace;
 use crate::process::Process;
@@ -12,6 +14,8 @@ pub const TESTS: &[Test] = tests![
     pods_on_a_bridge_are_served_and_cannot_ask_from_elsewhere,
     pods_that_are_reached_by_another_interface_are_served,
     the_first_pod_shows_the_keeper_what_the_network_is,
+    a_pod_that_has_no_route_yet_when_the_keeper_starts_is_looked_at_again_soon,
+    an_interface_that_a_pod_left_behind_is_named,
     a_tool_that_refuses_the_chain_for_spoofed_packets_does_not_close_pods,
 ];
 
@@ -136,6 +140,71 @@ fn the_first_pod_shows_the_keeper_what_the_network_is() {
     let rules = World::state_of(&world.node);
     assert!(rules.contains("from an address that is not the pods own"), "{rules}");
     assert_eq!(keeper.terminate().code(), Some(0));
+}
+
+const METRICS: &str = "127.0.0.1:1990";
+
+/// Starts a keeper, which uses `nft`.
+fn keeper(node: &Namespace) -> Process {
+    let words = ["redirect", "install", "--keep", "--tool", "nft", "--keeper-metrics-addr", METRICS];
+    Process::start(node, &words)
+}
+
+/// The decision that its metric shows.
+fn shown(node: &Namespace) -> String {
+    let page = node.curl(&format!("http://{METRICS}/metrics")).text;
+    let mut shown = page.lines().filter_map(|line| line.strip_prefix("metadata_proxy_redirect_spoofed{decision=\""));
+    let shown = shown.find_map(|line| line.strip_suffix("\"} 1"));
+    shown.unwrap_or_else(|| panic!("no decision: {page}")).to_owned()
+}
+
+/// Whether there is a rule that drops spoofed packets.
+fn drops(node: &Namespace) -> bool {
+    World::state_of(node).contains("from an address that is not the pods own")
+}
+
+/// One that has a route of IPv6 already, which is none of IPv4. The rules are checked every 30 s.
+#[expect(clippy::disallowed_methods, reason = "nothing here is asynchronous")]
+fn a_pod_that_has_no_route_yet_when_the_keeper_starts_is_looked_at_again_soon() {
+    let world = World::new();
+    let node = &world.node;
+    node.ip("address del 10.8.2.1/24 dev pod2");
+    let keeper = keeper(node);
+    keeper.line("by the interface pod2 (IPv4), so it");
+    let check = redirect(node, "check --tool nft");
+    assert!(check.code == Some(0) && check.stdout.contains("by the interface pod2 (IPv4), so it"), "{check:?}");
+    assert_eq!(shown(node), "no_route");
+    let began = Instant::now();
+    node.ip("address add 10.8.2.1/24 dev pod2");
+    keeper.line("are dropped from now on");
+    assert!(began.elapsed() < Duration::from_secs(25), "{:?}", began.elapsed());
+    assert!(drops(node));
+    assert_eq!(shown(node), "dropped");
+}
+
+/// Until two looks agree, it may be one of a pod that is being started: rules that are restored drop what they dropped.
+fn an_interface_that_a_pod_left_behind_is_named() {
+    let world = World::new();
+    let node = &world.node;
+    let keeper = keeper(node);
+    keeper.line("redirect installed");
+    node.sh("ip link add left type veth peer name gone; ip link set left up; nft flush ruleset");
+    keeper.line("the redirect was missing");
+    assert!(drops(node), "{}", World::state_of(node));
+    const NAMED: &str = "by the interface left (IPv4), left (IPv6), so it might drop packets of honest pods, too";
+    let check = redirect(node, "check --tool nft");
+    assert!(check.code == Some(0) && check.stdout.contains(NAMED), "{check:?}");
+    keeper.line(NAMED);
+    assert!(!drops(node), "{}", World::state_of(node));
+    assert_eq!(shown(node), "no_route");
+    let check = redirect(node, "check --tool nft");
+    assert!(
+        check.code == Some(0) && check.stdout.contains(&format!("are let pass: no route leads to pods {NAMED}")),
+        "{check:?}"
+    );
+    node.ip("link del left");
+    keeper.line("are dropped from now on");
+    assert_eq!(shown(node), "dropped");
 }
 
 /// As on a node whose kernel has no `xt_rpfilter`.

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use super::machine;
 use super::namespace::Namespace;
 use super::process::{Ended, Process};
 
@@ -111,7 +112,7 @@ pub fn redirect(namespace: &Namespace, words: &str) -> Ended {
 pub fn eventually(what: &str, holds: impl Fn() -> bool) {
     let waiting = Instant::now();
     while !holds() {
-        assert!(waiting.elapsed() < Duration::from_secs(30), "not in time: {what}");
+        assert!(waiting.elapsed() < Duration::from_secs(30) * machine::patience(), "not in time: {what}");
         sleep(Duration::from_millis(5));
     }
 }

@@ -2,8 +2,8 @@
 
 use std::future::Future;
 
-use super::{Error, Keeper, NotInstalled, Redirect, State, remove};
-use prometheus::IntCounter;
+use super::spoofing::Spoofed;
+use super::{Error, Found, Keeper, Metrics, NotInstalled, Redirect, State, remove};
 
 /// The command's action on the rules.
 #[derive(Debug)]
@@ -31,11 +31,11 @@ pub enum CommandError {
 
 /// Runs the command and reports on standard output. Returns whether the rules are as requested.
 ///
-/// [`Command::Keep`] counts dropped packets in `dropped`, and runs `once_installed` concurrently when the rules are
+/// [`Command::Keep`] keeps these metrics, and runs `once_installed` concurrently when the rules are
 /// installed.
 pub async fn run<F: Future<Output = ()>>(
     command: Command,
-    dropped: IntCounter,
+    metrics: Metrics,
     once_installed: impl FnOnce(Redirect) -> F,
     stop: impl Future<Output = ()>,
 ) -> Result<bool, CommandError> {
@@ -43,13 +43,13 @@ pub async fn run<F: Future<Output = ()>>(
         Command::Install(redirect) => {
             let tool = redirect.install().await?;
             println!("redirect installed with {tool}; it stays until 'redirect remove'");
-            if let Some(doubt) = redirect.spoofing_doubt() {
+            if let Some(doubt) = redirect.spoofed().doubt() {
                 println!("{doubt}");
             }
         }
         Command::Keep(redirect) => {
             tokio::select! {
-                () = keep(redirect, dropped, once_installed) => {}
+                () = keep(redirect, metrics, once_installed) => {}
                 () = stop => tracing::info!("exiting; the rules stay until 'redirect remove'"),
             }
         }
@@ -66,10 +66,10 @@ pub async fn run<F: Future<Output = ()>>(
 
 async fn keep<F: Future<Output = ()>>(
     redirect: Redirect,
-    dropped: IntCounter,
+    metrics: Metrics,
     once_installed: impl FnOnce(Redirect) -> F,
 ) {
-    let keeper = Keeper::begin(redirect.clone(), dropped).await;
+    let keeper = Keeper::begin(redirect.clone(), metrics).await;
     let installed = keeper.installed();
     let then = async {
         installed.notified().await;
@@ -78,9 +78,23 @@ async fn keep<F: Future<Output = ()>>(
     tokio::join!(keeper.run(), then);
 }
 
+/// What to say of spoofed packets, which the installed rules drop or not, after a look at the node's interfaces.
+fn spoofing_doubt(is_dropped: bool, now: &Spoofed) -> Option<String> {
+    const OTHERS: &str = "was decided when this node's interfaces were others; run 'redirect install' again, or keep the rules with --keep";
+    match now.doubt() {
+        // Without pods, either is right.
+        _ if is_dropped && (now.is_dropped() || now.is_without_pods()) => None,
+        Some(doubt) if is_dropped => Some(format!(
+            "packets from addresses that are not the pods' own are dropped, which {OTHERS}. By another decision {doubt}"
+        )),
+        None => Some(format!("packets from addresses that are not the pods' own are let pass, which {OTHERS}")),
+        doubt => doubt,
+    }
+}
+
 /// Prints the state and advice. Returns whether the redirect is installed.
 async fn report(redirect: &Redirect) -> Result<bool, Error> {
-    let state = redirect.state().await?;
+    let Found { state, is_dropped } = redirect.found().await?;
     let what = match &state {
         State::Installed | State::Unbounded => {
             println!("the redirect is installed");
@@ -95,12 +109,7 @@ async fn report(redirect: &Redirect) -> Result<bool, Error> {
             if let Some(doubt) = redirect.doubt() {
                 println!("{doubt}");
             }
-            if redirect.is_decided_otherwise().await {
-                println!(
-                    "whether packets from addresses that are not the pods' own are dropped was decided when this node's interfaces were \
-                     others; run 'redirect install' again, or keep the rules with --keep"
-                );
-            } else if let Some(doubt) = redirect.spoofing_doubt() {
+            if let Some(doubt) = spoofing_doubt(is_dropped, &redirect.spoofed()) {
                 println!("{doubt}");
             }
             return Ok(true);

@@ -58,12 +58,17 @@ pub(super) fn say_that_loopback_is_open() {
     );
 }
 
-/// Waits until a proxy listens on the new address, for as long as the first edition's rules are in force, and no longer than the
-/// limit. A new proxy that does not start must not cut pods off from the earlier one. Without a keeper there is a limit: the proxy may
-/// be waiting for this command to end. Meanwhile the new address is guarded as it will be.
-pub(super) async fn wait_for_successor(tools: &[Tool], to: &Destination, limit: Option<Duration>) -> Result<(), Error> {
+/// Waits until a proxy listens on the new address, for as long as the first edition's rules are in force, and no longer than
+/// until this time. A new proxy that does not start must not cut pods off from the earlier one. Without a keeper there is a limit: the proxy may
+/// be waiting for this command to end. Meanwhile the new address is guarded as it will be. `shared`: the addresses that another
+/// program added.
+pub(super) async fn wait_for_successor(
+    tools: &[Tool],
+    to: &Destination,
+    shared: &[SocketAddr],
+    until: Option<Instant>,
+) -> Result<(), Error> {
     let Some(addr) = to.addrs().find(SocketAddr::is_ipv4) else { return Ok(()) };
-    let began = Instant::now();
     let mut is_said = false;
     while is_any(tools, &TO_LOOPBACK).await {
         for _ in 0..TRIES {
@@ -71,10 +76,10 @@ pub(super) async fn wait_for_successor(tools: &[Tool], to: &Destination, limit: 
                 return Ok(());
             }
             if !std::mem::replace(&mut is_said, true) {
-                guard_meanwhile(tools, to).await?;
+                guard_meanwhile(tools, to, shared).await?;
                 tracing::info!(%addr, "an earlier redirect stays until the proxy listens there");
             }
-            if limit.is_some_and(|limit| began.elapsed() > limit) {
+            if until.is_some_and(|until| Instant::now() > until) {
                 tracing::warn!(%addr, "no proxy listens there yet, and the earlier redirect is replaced all the same");
                 return Ok(());
             }
@@ -85,9 +90,9 @@ pub(super) async fn wait_for_successor(tools: &[Tool], to: &Destination, limit: 
 }
 
 /// Guards the new address with the first of these tools, which is the one that is used.
-async fn guard_meanwhile(tools: &[Tool], to: &Destination) -> Result<(), Error> {
+async fn guard_meanwhile(tools: &[Tool], to: &Destination, shared: &[SocketAddr]) -> Result<(), Error> {
     let [tool, ..] = tools else { return Ok(()) };
-    tool.add(&Plan::meanwhile(to)).await
+    tool.add(&Plan::meanwhile(to).sharing(shared)).await
 }
 
 /// Whether the rules of one of these tools contain one of these texts.

@@ -3,12 +3,12 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use super::plan::Plan;
 use super::{
-    Destination, DropSpoofed, Error, Mode, NotInstalled, Opened, Redirect, Settings, State, Tool, addresses, closing,
-    first_edition, privileges,
+    Destination, Error, Mode, NotInstalled, Opened, Redirect, Settings, State, Tool, addresses, closing, first_edition,
+    privileges,
 };
 
 /// Pause before the second attempt to replace an earlier redirect. Pods are not closed before that has failed too.
@@ -31,20 +31,25 @@ impl Redirect {
     /// chain for spoofed packets where no flag wants it, installs the redirect without it. If that is impossible too, closes the
     /// metadata server to pods.
     pub async fn install(&self) -> Result<Tool, NotInstalled> {
-        self.install_within(Some(first_edition::WAIT)).await
+        self.install_until(Some(Instant::now() + first_edition::WAIT), self.spoofed().is_dropped()).await
     }
 
-    /// The same. `wait`: how long to wait for the proxy where the first edition's rules are in force. `None` for no limit.
-    pub(super) async fn install_within(&self, wait: Option<Duration>) -> Result<Tool, NotInstalled> {
-        let plan = self.plan_to_install().await;
-        let mut outcome = self.install_or_find(&plan, wait).await;
+    /// The same. `until`: how long all attempts together wait for the proxy where the first edition's rules are in force. `None`
+    /// for no limit.
+    pub(super) async fn install_until(
+        &self,
+        until: Option<Instant>,
+        is_spoofed_dropped: bool,
+    ) -> Result<Tool, NotInstalled> {
+        let plan = self.plan_to_install(is_spoofed_dropped).await;
+        let mut outcome = self.install_or_find(&plan, until).await;
         if outcome.as_ref().is_err_and(is_refusal) && !matches!(self.state().await, Ok(State::Absent)) {
             // An earlier redirect may be in force. A brief failure of a tool must not replace it with the closing rules.
             sleep(SECOND_TRY).await;
-            outcome = self.install_or_find(&plan, wait).await;
+            outcome = self.install_or_find(&plan, until).await;
         }
         match outcome {
-            Err(error) if is_refusal(&error) => match self.install_less(&plan, wait, &error).await {
+            Err(error) if is_refusal(&error) => match self.install_less(&plan, until, &error).await {
                 Some(tool) => Ok(tool),
                 None => Err(self.close(error, &plan).await),
             },
@@ -55,21 +60,23 @@ impl Redirect {
 
     /// Installs the rules without the bound on new connections, or without the chain for spoofed packets, or without both. `None` if
     /// that is refused, too.
-    async fn install_less(&self, plan: &Plan, wait: Option<Duration>, error: &Error) -> Option<Tool> {
+    async fn install_less(&self, plan: &Plan, until: Option<Instant>, error: &Error) -> Option<Tool> {
         if let Some(unbounded) = plan.without_bound()
-            && let Ok(tool) = self.install_or_find(&unbounded, wait).await
+            && let Ok(tool) = self.install_or_find(&unbounded, until).await
         {
             warn_unbounded(error);
             return Some(tool);
         }
-        let is_auto = self.settings.opened.drop_spoofed == DropSpoofed::Auto;
-        if !is_auto || !self.drops_spoofed() {
+        if !self.decides_on_spoofed() {
             return None;
         }
-        let tools = Tool::all_usable(self.tool).await;
-        let plan = self.plan_with(&tools, false).await;
+        let without = self.plan_to_install(false).await;
+        if without == *plan {
+            return None;
+        }
+        let plan = without;
         for less in [Some(plan.clone()), plan.without_bound()].into_iter().flatten() {
-            if let Ok(tool) = self.install_or_find(&less, wait).await {
+            if let Ok(tool) = self.install_or_find(&less, until).await {
                 tracing::warn!(
                     %error,
                     "the redirect is installed without the chain that drops packets from addresses that are not the pods' own, which \
@@ -88,14 +95,14 @@ impl Redirect {
         closing::close(why, &self.closing_plans(plan.guards_loopback()), self.tool).await
     }
 
-    /// Installs the rules as the interfaces are now. If that fails, those that are installed stay.
-    pub(super) async fn decide_anew(&self) -> Result<Tool, Error> {
-        self.install_or_find(&self.plan_to_install().await, None).await
+    /// Installs the rules with another decision on spoofed packets. If that fails, those that are installed stay.
+    pub(super) async fn decide_anew(&self, is_spoofed_dropped: bool) -> Result<Tool, Error> {
+        self.install_or_find(&self.plan_to_install(is_spoofed_dropped).await, None).await
     }
 
     /// Installs the rules. If that fails, but they are installed already, as after a restart, that is a success.
-    async fn install_or_find(&self, plan: &Plan, wait: Option<Duration>) -> Result<Tool, Error> {
-        match self.install_whole(plan, wait).await {
+    async fn install_or_find(&self, plan: &Plan, until: Option<Instant>) -> Result<Tool, Error> {
+        match self.install_whole(plan, until).await {
             Err(why) if !self.stands(plan).await => Err(why),
             Err(_) => self.tool().await,
             installed => installed,
@@ -107,14 +114,14 @@ impl Redirect {
         matches!(state().await, Ok(State::Installed)) && self.wrong_address().is_none()
     }
 
-    async fn install_whole(&self, plan: &Plan, wait: Option<Duration>) -> Result<Tool, Error> {
+    async fn install_whole(&self, plan: &Plan, until: Option<Instant>) -> Result<Tool, Error> {
         privileges::check()?;
         let tool = self.tool().await?;
         let other = tool.other().if_usable().await;
         if matches!(self.settings.mode, Mode::DaemonSet { .. }) {
             self.add_addresses()?;
             let tools: Vec<Tool> = std::iter::once(tool).chain(other).collect();
-            first_edition::wait_for_successor(&tools, &self.to(), wait).await?;
+            first_edition::wait_for_successor(&tools, &self.to(), &self.shared(), until).await?;
         }
         tool.install(plan).await?;
         // Addresses of an earlier redirect.

@@ -7,8 +7,9 @@ use tokio::sync::Notify;
 use tokio::time::sleep;
 
 use super::drops::Drops;
-use super::{Error, NotInstalled, Pods, Redirect, State, Tool};
-use prometheus::IntCounter;
+use super::spoofing::{Cause, Looks, Spoofed};
+use super::{Error, Found, NotInstalled, Pods, Redirect, State, Tool};
+use prometheus::{IntCounter, IntGaugeVec};
 
 /// Interval between checks of the rules. If something flushes them, such as a firewall reload, the node is exposed for up to
 /// this time.
@@ -16,6 +17,15 @@ pub const CHECK_INTERVAL: Duration = Duration::from_secs(30);
 
 /// Interval between attempts while the redirect cannot be installed. Pods have no metadata meanwhile.
 const RETRY_INTERVAL: Duration = Duration::from_secs(5);
+
+/// What a keeper counts and shows.
+#[derive(Debug)]
+pub struct Metrics {
+    /// Packets that the bound on new connections dropped.
+    pub dropped: IntCounter,
+    /// 1 for what becomes of packets from addresses that are not the pods' own, and 0 for all else. Its label is `decision`.
+    pub spoofed: IntGaugeVec,
+}
 
 /// Keeps a redirect installed.
 #[derive(Debug)]
@@ -25,6 +35,10 @@ pub struct Keeper {
     trouble: Option<Trouble>,
     /// Whether the tool refused rules with another decision on spoofed packets.
     is_decision_refused: bool,
+    looks: Looks,
+    /// What the log said last of spoofed packets.
+    said: &'static str,
+    spoofed: IntGaugeVec,
     drops: Drops,
     installed: Arc<Notify>,
     standing: Arc<Standing>,
@@ -59,26 +73,49 @@ struct Trouble {
 }
 
 impl Keeper {
-    /// A keeper of a redirect that was just installed. Counts dropped packets in `dropped`.
-    pub fn of_installed(redirect: Redirect, dropped: IntCounter) -> Self {
-        let keeper = Self::new(redirect, dropped);
+    /// A keeper of a redirect that was just installed.
+    pub fn of_installed(redirect: Redirect, metrics: Metrics) -> Self {
+        let looks = Looks::new(redirect.spoofed(), false);
+        let mut keeper = Self::new(redirect, looks, metrics);
         keeper.warn_of_spoofing();
+        keeper.show_spoofed(Some(keeper.looks.decided()));
         keeper
     }
 
-    fn new(redirect: Redirect, dropped: IntCounter) -> Self {
+    fn new(redirect: Redirect, looks: Looks, metrics: Metrics) -> Self {
+        let Metrics { dropped, spoofed } = metrics;
         let (drops, installed, standing) = (Drops::new(dropped), Arc::default(), Arc::default());
-        Self { redirect, trouble: None, is_decision_refused: false, drops, installed, standing }
+        let keeper = Self {
+            redirect,
+            trouble: None,
+            is_decision_refused: false,
+            looks,
+            said: "",
+            spoofed,
+            drops,
+            installed,
+            standing,
+        };
+        keeper.show_spoofed(None);
+        keeper
     }
 
-    /// Installs a redirect, or logs the error. Counts dropped packets in `dropped`.
-    pub async fn begin(redirect: Redirect, dropped: IntCounter) -> Self {
-        let mut keeper = Self::new(redirect, dropped);
-        match keeper.redirect.install_within(None).await {
+    /// Installs a redirect, or logs the error.
+    pub async fn begin(redirect: Redirect, metrics: Metrics) -> Self {
+        let first = redirect.spoofed();
+        // The rules of an earlier keeper, which has taken more than one look.
+        let is_dropping = first.may_pass() && redirect.is_dropping().await;
+        let looks = Looks::new(first, is_dropping);
+        let mut keeper = Self::new(redirect, looks, metrics);
+        match keeper.install().await {
             Ok(tool) => keeper.is_installed(tool),
             Err(error) => keeper.is_not_installed(&error),
         }
         keeper
+    }
+
+    async fn install(&self) -> Result<Tool, NotInstalled> {
+        self.redirect.install_until(None, self.looks.decided().is_dropped()).await
     }
 
     /// Notified when the redirect is installed after [`begin`](Keeper::begin).
@@ -93,26 +130,23 @@ impl Keeper {
 
     /// Checks the rules and restores them if they differ, while polled.
     pub async fn run(mut self) {
-        // Whether the last check found that the decision on spoofed packets should be another.
-        let mut was_decided_otherwise = false;
         loop {
             let interval =
-                if self.trouble.is_some() || was_decided_otherwise { RETRY_INTERVAL } else { CHECK_INTERVAL };
+                if self.trouble.is_some() || !self.looks.is_settled() { RETRY_INTERVAL } else { CHECK_INTERVAL };
             sleep(interval).await;
-            let found = self.redirect.state().await;
-            if found.as_ref().is_ok_and(State::is_installed) && self.trouble.is_none() {
+            let found = self.redirect.found().await;
+            self.looks.look(self.redirect.spoofed());
+            if let Ok(Found { state, is_dropped }) = &found
+                && state.is_installed()
+                && self.trouble.is_none()
+            {
                 self.drops.check(&self.redirect).await;
-                let is_decided_otherwise = self.redirect.is_decided_otherwise().await;
-                if is_decided_otherwise && was_decided_otherwise {
-                    self.decide_anew().await;
-                    was_decided_otherwise = false;
-                } else {
-                    was_decided_otherwise = is_decided_otherwise;
-                }
+                self.follow(*is_dropped).await;
                 continue;
             }
+            let found = found.map(|found| found.state);
             // Pods are protected first; what is logged can wait.
-            let outcome = self.redirect.install_within(None).await;
+            let outcome = self.install().await;
             self.drops.restart(&self.redirect).await;
             if matches!(found, Ok(State::Absent)) && self.trouble.as_ref().is_none_or(|trouble| !trouble.is_open) {
                 tracing::error!(
@@ -123,38 +157,68 @@ impl Keeper {
             }
             match outcome {
                 Ok(tool) if self.trouble.is_some() => self.is_installed(tool),
-                Ok(_) => is_restored(&found),
+                Ok(_) => {
+                    is_restored(&found);
+                    self.show_spoofed(Some(self.looks.decided()));
+                }
                 Err(error) => self.is_not_installed(&error),
+            }
+        }
+    }
+
+    /// Lets the rules follow the decision on spoofed packets, which they drop or not.
+    async fn follow(&mut self, is_dropped: bool) {
+        if !self.looks.is_settled() {
+            return;
+        }
+        let decided = self.looks.decided();
+        match (decided.is_dropped(), is_dropped) {
+            // Without pods, either is right.
+            (false, true) if decided.is_without_pods() => self.show_spoofed(Some(&Spoofed::Dropped)),
+            (decided, found) if decided != found => self.decide_anew().await,
+            _ => {
+                self.show_spoofed(Some(decided));
+                if decided.label() != self.said {
+                    self.warn_of_spoofing();
+                }
             }
         }
     }
 
     /// Installs rules with the other decision on spoofed packets. If they are refused, the rules stay as they are.
     async fn decide_anew(&mut self) {
-        let outcome = self.redirect.decide_anew().await;
+        let outcome = self.redirect.decide_anew(self.looks.decided().is_dropped()).await;
         self.drops.restart(&self.redirect).await;
-        match outcome {
-            Err(_) if self.is_decision_refused => {}
-            Err(error) => {
-                self.is_decision_refused = true;
+        if let Err(error) = outcome {
+            let refused = Spoofed::LetPass(Cause::Refused);
+            self.show_spoofed(Some(if self.looks.decided().is_dropped() { &refused } else { &Spoofed::Dropped }));
+            if !std::mem::replace(&mut self.is_decision_refused, true) {
                 tracing::warn!(
                     %error,
                     "the redirect stays as it is, although the node's interfaces lead to another decision on packets from addresses that \
                      are not the pods' own: the tool refused the rules"
                 );
             }
-            Ok(_) => {
-                self.is_decision_refused = false;
-                if !self.warn_of_spoofing() {
-                    tracing::info!("packets from addresses that are not the pods' own are dropped from now on");
-                }
-            }
+            return;
+        }
+        self.is_decision_refused = false;
+        self.show_spoofed(Some(self.looks.decided()));
+        if !self.warn_of_spoofing() {
+            tracing::info!("packets from addresses that are not the pods' own are dropped from now on");
+        }
+    }
+
+    /// What the rules do with these packets. `None` while the redirect is not installed.
+    fn show_spoofed(&self, shown: Option<&Spoofed>) {
+        for label in Spoofed::LABELS {
+            self.spoofed.with_label_values(&[label]).set(shown.is_some_and(|shown| label == shown.label()).into());
         }
     }
 
     /// Warns if packets from addresses that are not the pods' own are let pass. Returns whether they are.
-    fn warn_of_spoofing(&self) -> bool {
-        let doubt = self.redirect.spoofing_doubt();
+    fn warn_of_spoofing(&mut self) -> bool {
+        self.said = self.looks.decided().label();
+        let doubt = self.looks.decided().doubt();
         if let Some(doubt) = &doubt {
             tracing::warn!("{doubt}");
         }
@@ -169,6 +233,7 @@ impl Keeper {
             tracing::warn!("{doubt}");
         }
         self.warn_of_spoofing();
+        self.show_spoofed(Some(self.looks.decided()));
         self.installed.notify_one();
     }
 
@@ -179,6 +244,7 @@ impl Keeper {
             tracing::error!("{logged}. Trying again every {} s", RETRY_INTERVAL.as_secs());
         }
         self.standing.set(Some(logged.clone()));
+        self.show_spoofed(None);
         self.trouble = Some(Trouble { logged, is_open: matches!(error.pods, Pods::Open(_)) });
     }
 }

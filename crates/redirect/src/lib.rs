@@ -104,7 +104,7 @@ pub use closing::{NotInstalled, Pods};
 pub use command::{Command, CommandError, run};
 pub use destination::{Destination, METADATA_V4, METADATA_V6, PROXY, has_ipv6, is_added, may_have_ipv6};
 pub use error::Error;
-pub use keeper::{CHECK_INTERVAL, Keeper, Standing};
+pub use keeper::{CHECK_INTERVAL, Keeper, Metrics, Standing};
 pub use rate::Rate;
 pub use spoofing::DropSpoofed;
 pub use state::State;
@@ -112,6 +112,7 @@ pub use tool::Tool;
 
 use addresses::Presence;
 use plan::Plan;
+use spoofing::{Cause, Spoofed};
 
 /// User ID of the proxy in a sidecar: in the image, and in the manifests in `deploy/sidecar`. Packets of this
 /// user bypass the redirect, so no application may run as it. Hence it is not a common one (0, 1000, 65532 of
@@ -189,6 +190,13 @@ impl Routes {
     }
 }
 
+/// What is installed.
+struct Found {
+    state: State,
+    /// Whether these rules drop spoofed packets. Of no meaning if they are not installed.
+    is_dropped: bool,
+}
+
 impl Redirect {
     /// The addresses that pods are sent to on this node.
     fn to(&self) -> Destination {
@@ -244,14 +252,20 @@ impl Redirect {
     pub async fn text(&self) -> Result<String, Error> {
         let added: Vec<String> = self.added().map(|addr| addr.to_string()).collect();
         let first = if added.is_empty() { String::new() } else { format!("# On lo: {}\n", added.join(", ")) };
-        Ok(first + &self.tool().await?.text(&self.plan_to_install().await))
+        Ok(first + &self.tool().await?.text(&self.plan_to_install(self.spoofed().is_dropped()).await))
     }
 
     /// Compares the installed rules with this redirect.
     pub async fn state(&self) -> Result<State, Error> {
+        Ok(self.found().await?.state)
+    }
+
+    /// Compares the installed rules with this redirect, and finds out what they do with spoofed packets.
+    async fn found(&self) -> Result<Found, Error> {
         privileges::check()?;
         let tool = self.tool().await?;
-        let plan = self.plan_after(&[tool]).await;
+        let mut is_dropped = self.spoofed().is_dropped();
+        let plan = self.plan_with(&[tool], is_dropped).await;
         let mut state = tool.state(&plan).await?;
         if matches!(state, State::Differs(_)) && tool.state(&Plan::loopback_alone()).await? == State::Installed {
             // `remove` leaves these rules where it cannot undo the first edition.
@@ -261,49 +275,45 @@ impl Redirect {
             state = Self::unbounded(tool, &plan).await?.unwrap_or(state);
         }
         if !state.is_installed()
-            && let Some(other) = self.plan_decided_otherwise(tool).await
+            && self.decides_on_spoofed()
+            && let Some(other) = Self::standing(tool, &self.plan_with(&[tool], !is_dropped).await).await?
         {
-            // Whether to drop spoofed packets was decided at another time. The keeper follows.
-            state = match tool.state(&other).await? {
-                State::Installed => State::Installed,
-                _ => Self::unbounded(tool, &other).await?.unwrap_or(state),
-            };
+            // It was decided at another time. The keeper follows.
+            (state, is_dropped) = (other, !is_dropped);
         }
-        if !state.is_installed() {
-            return match state {
-                _ if closing::is_closed(&self.closing_plans(plan.guards_loopback()), self.tool).await => {
-                    Ok(State::Closed)
-                }
-                State::Absent => Self::by_other_tool(tool, &plan).await,
-                state => Ok(state),
-            };
+        let state = match state {
+            State::Installed | State::Unbounded => match self.wrong_address() {
+                Some(what) => State::Differs(format!("the rules are installed, but {what}")),
+                None => state,
+            },
+            _ if closing::is_closed(&self.closing_plans(plan.guards_loopback()), self.tool).await => State::Closed,
+            State::Absent => Self::by_other_tool(tool, &plan).await?,
+            state => state,
+        };
+        Ok(Found { state, is_dropped })
+    }
+
+    /// [`State::Installed`] or [`State::Unbounded`] if this plan is what is installed.
+    async fn standing(tool: Tool, plan: &Plan) -> Result<Option<State>, Error> {
+        match tool.state(plan).await? {
+            State::Installed => Ok(Some(State::Installed)),
+            _ => Self::unbounded(tool, plan).await,
         }
-        Ok(match self.wrong_address() {
-            Some(what) => State::Differs(format!("the rules are installed, but {what}")),
-            None => state,
-        })
+    }
+
+    /// Whether there are rules of this redirect that drop spoofed packets.
+    async fn is_dropping(&self) -> bool {
+        let standing = async || {
+            let tool = self.tool().await?;
+            Self::standing(tool, &self.plan_with(&[tool], true).await).await
+        };
+        standing().await.is_ok_and(|state| state.is_some())
     }
 
     /// [`State::Unbounded`] if this plan without its bound is what is installed.
     async fn unbounded(tool: Tool, plan: &Plan) -> Result<Option<State>, Error> {
         let Some(unbounded) = plan.without_bound() else { return Ok(None) };
         Ok((tool.state(&unbounded).await? == State::Installed).then_some(State::Unbounded))
-    }
-
-    /// Whether the installed rules drop spoofed packets and should not any more, or the other way round. While there are no pods,
-    /// either is right.
-    async fn is_decided_otherwise(&self) -> bool {
-        if spoofing::paths(&self.uplinks()) == spoofing::Paths::NoPods {
-            return false;
-        }
-        let installed = async |plan: &Plan, tool: Tool| {
-            Ok::<_, Error>(tool.state(plan).await? == State::Installed || Self::unbounded(tool, plan).await?.is_some())
-        };
-        let is_other = async || match self.plan_decided_otherwise(self.tool().await?).await {
-            Some(other) => installed(&other, self.tool().await?).await,
-            None => Ok(false),
-        };
-        is_other().await.unwrap_or(false)
     }
 
     /// The state if this tool has no rules. The other tool's may be in force.
@@ -336,19 +346,24 @@ impl Redirect {
         if matches!(self.settings.mode, Mode::DaemonSet { .. }) { dataplane::doubt() } else { None }
     }
 
-    /// Reason why packets from addresses that are not the pods' own are not dropped. `None` if they are.
-    pub fn spoofing_doubt(&self) -> Option<String> {
-        let why = match (&self.settings.mode, self.settings.opened.drop_spoofed) {
-            (Mode::Sidecar { .. }, _) | (_, DropSpoofed::True) => return None,
-            (_, DropSpoofed::False) => "as --redirect-drop-spoofed=false wants".to_owned(),
-            (_, DropSpoofed::Auto) => spoofing::paths(&self.uplinks()).doubt()?,
-        };
-        Some(format!("packets from addresses that are not the pods' own are let pass: {why}"))
+    /// What this redirect does with packets from addresses that are not the pods' own, by a look at the node's interfaces.
+    fn spoofed(&self) -> Spoofed {
+        match (&self.settings.mode, self.settings.opened.drop_spoofed) {
+            (Mode::Sidecar { .. }, _) | (_, DropSpoofed::True) => Spoofed::Dropped,
+            (_, DropSpoofed::False) => Spoofed::LetPass(Cause::Flag),
+            (_, DropSpoofed::Auto) => spoofing::look(&self.uplinks()),
+        }
+    }
+
+    /// Whether the node's interfaces decide, and not a flag.
+    fn decides_on_spoofed(&self) -> bool {
+        let is_auto = self.settings.opened.drop_spoofed == DropSpoofed::Auto;
+        is_auto && matches!(self.settings.mode, Mode::DaemonSet { .. })
     }
 
     /// The error with which [`install`](Redirect::install) would fail now. Changes nothing.
     pub async fn obstacle(&self) -> Option<Error> {
-        let plan = self.plan_to_install().await;
+        let plan = self.plan_to_install(self.spoofed().is_dropped()).await;
         let refusal = self.refusal(&plan).await?;
         match plan.without_bound() {
             Some(unbounded) => self.refusal(&unbounded).await,
@@ -358,7 +373,7 @@ impl Redirect {
 
     /// The error because of which the bound on new connections would be left out. Changes nothing.
     pub async fn obstacle_to_bound(&self) -> Option<Error> {
-        self.refusal(&self.plan_to_install().await).await
+        self.refusal(&self.plan_to_install(self.spoofed().is_dropped()).await).await
     }
 
     async fn refusal(&self, plan: &Plan) -> Option<Error> {
@@ -379,33 +394,16 @@ impl Redirect {
     }
 
     /// The rules to install. They guard loopback if either tool has the first edition's mark.
-    async fn plan_to_install(&self) -> Plan {
-        let tools = Tool::all_usable(self.tool).await;
-        self.plan_after(&tools).await
+    async fn plan_to_install(&self, is_spoofed_dropped: bool) -> Plan {
+        self.plan_with(&Tool::all_usable(self.tool).await, is_spoofed_dropped).await
     }
 
     /// The rules that replace those of these tools.
-    async fn plan_after(&self, tools: &[Tool]) -> Plan {
-        self.plan_with(tools, self.drops_spoofed()).await
-    }
-
-    /// The rules as of a time when the node's interfaces led to the other decision on spoofed packets. `None` if the flag decides.
-    async fn plan_decided_otherwise(&self, tool: Tool) -> Option<Plan> {
-        match (&self.settings.mode, self.settings.opened.drop_spoofed) {
-            (Mode::DaemonSet { .. }, DropSpoofed::Auto) => Some(self.plan_with(&[tool], !self.drops_spoofed()).await),
-            _ => None,
-        }
-    }
-
-    async fn plan_with(&self, tools: &[Tool], drops_spoofed: bool) -> Plan {
+    async fn plan_with(&self, tools: &[Tool], is_spoofed_dropped: bool) -> Plan {
         let mut settings = Settings { to: self.to(), ..self.settings.clone() };
-        settings.opened.drop_spoofed = if drops_spoofed { DropSpoofed::True } else { DropSpoofed::False };
+        settings.opened.drop_spoofed = if is_spoofed_dropped { DropSpoofed::True } else { DropSpoofed::False };
         let plan = Plan::new(&settings, &self.uplinks()).sharing(&self.shared());
         if first_edition::needs_guard(tools).await { plan.guarding_loopback() } else { plan }
-    }
-
-    fn drops_spoofed(&self) -> bool {
-        self.spoofing_doubt().is_none()
     }
 
     fn uplinks(&self) -> Vec<String> {

@@ -114,8 +114,8 @@ impl Plan {
 
     /// This plan for addresses that another program added: only the proxy's port is closed to others.
     pub(super) fn sharing(mut self, shared: &[SocketAddr]) -> Self {
-        let guard = self.chains.iter_mut().filter(|chain| chain.name == Name::Guard);
-        for rule in guard.flat_map(|chain| &mut chain.rules) {
+        let guards = self.chains.iter_mut().filter(|chain| matches!(chain.name, Name::Guard | Name::Meanwhile));
+        for rule in guards.flat_map(|chain| &mut chain.rules) {
             if let Some(to) = shared.iter().find(|to| *rule == guard_proxy(**to)) {
                 *rule = guard_port(*to);
             }
@@ -421,9 +421,12 @@ pub(super) mod tests {
 
     #[test]
     fn of_an_address_that_others_have_too_the_proxy_s_port_alone_is_closed() {
-        let shared = node().sharing(&destination::PROXY[..1]).chains.pop().expect("a guard");
-        let dropped: Vec<_> = shared.rules.iter().filter(|rule| rule.then == Then::Drop).collect();
-        assert_eq!(dropped, [&guard_port(destination::PROXY[0]), &guard_proxy(destination::PROXY[1])]);
+        let to = Destination::new(&destination::PROXY).expect("one of each");
+        for plan in [node(), Plan::meanwhile(&to)] {
+            let shared = plan.sharing(&destination::PROXY[..1]).chains.pop().expect("a guard");
+            let dropped: Vec<_> = shared.rules.iter().filter(|rule| rule.then == Then::Drop).collect();
+            assert_eq!(dropped, [&guard_port(destination::PROXY[0]), &guard_proxy(destination::PROXY[1])]);
+        }
         assert_eq!(node().sharing(&[]), node());
     }
 

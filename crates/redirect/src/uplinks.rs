@@ -10,8 +10,9 @@ use super::destination::{METADATA_V4, METADATA_V6};
 pub(super) const ROUTES: &str = "/proc/net/route";
 pub(super) const ROUTES_V6: &str = "/proc/net/ipv6_route";
 
-/// Flag of a route that rejects packets (`RTF_REJECT`).
+/// Flags of routes that reject packets (`RTF_REJECT`) and that lead to the node itself (`RTF_LOCAL`).
 const REJECTS: u32 = 0x200;
+const LOCAL: u32 = 0x8000_0000;
 
 /// The interfaces with the most specific route to an address of the metadata server. Empty if there is none.
 pub(super) fn find() -> Vec<String> {
@@ -33,7 +34,12 @@ fn in_table(routes: &str, to: Ipv4Addr) -> Vec<String> {
 }
 
 fn in_table_v6(routes: &str, to: Ipv6Addr) -> Vec<String> {
-    most_specific(routes.lines().filter_map(|line| leading_to_v6(line, to)))
+    let leading: Vec<Leading> = routes.lines().filter_map(|line| leading_to_v6(line, to)).collect();
+    // In IPVS mode, kube-proxy gives an interface of its own each address of a Service, which may be the server's: any tenant would
+    // choose the uplink. Besides the local route, the kernel adds another by this interface.
+    let owners: Vec<&str> = leading.iter().filter(|route| route.is_local).map(|route| route.interface).collect();
+    let others = leading.iter().filter(|route| !owners.contains(&route.interface));
+    most_specific(others.map(|route| (route.interface, route.length)))
 }
 
 fn most_specific<'a>(routes: impl Iterator<Item = (&'a str, u32)>) -> Vec<String> {
@@ -54,16 +60,26 @@ fn leading_to(line: &str, to: Ipv4Addr) -> Option<(&str, u32)> {
     (u32::from_le_bytes(to.octets()) & mask == destination).then_some((interface, mask.count_ones()))
 }
 
+/// A route of IPv6 that matches an address.
+struct Leading<'a> {
+    interface: &'a str,
+    /// Of the prefix.
+    length: u32,
+    /// Whether the address is this interface's.
+    is_local: bool,
+}
+
 /// The same for IPv6. A line has the destination, its prefix length, six other fields, flags, and the interface; numbers are
 /// hexadecimal.
-fn leading_to_v6(line: &str, to: Ipv6Addr) -> Option<(&str, u32)> {
+fn leading_to_v6(line: &str, to: Ipv6Addr) -> Option<Leading<'_>> {
     let fields: Vec<&str> = line.split_whitespace().collect();
     let [destination, length, .., flags, interface] = fields[..] else { return None };
     let destination = u128::from_str_radix(destination, 16).ok()?;
     let length = u32::from_str_radix(length, 16).ok()?;
-    let rejects = u32::from_str_radix(flags, 16).ok()? & REJECTS != 0;
+    let flags = u32::from_str_radix(flags, 16).ok()?;
     let mask = u128::MAX.checked_shl(128_u32.checked_sub(length)?).unwrap_or(0);
-    (!rejects && interface != "lo" && to.to_bits() & mask == destination & mask).then_some((interface, length))
+    let is_match = flags & REJECTS == 0 && interface != "lo" && to.to_bits() & mask == destination & mask;
+    is_match.then_some(Leading { interface, length, is_local: flags & LOCAL != 0 })
 }
 
 #[cfg(test)]
@@ -97,11 +113,15 @@ mod tests {
         let network = route("fd2000ce000000000000000000000000", "40", "00000001", "ens5");
         let nowhere = route(none, "00", "00200200", "lo");
         let rejected = route("fd2000ce000000000000000000000254", "80", "00000200", "ens6");
+        let service = ["80200001", "00000001"]
+            .map(|flags| route("fd2000ce000000000000000000000254", "80", flags, "kube-ipvs0"))
+            .concat();
         let pods = route("fd00000b000100000000000000000000", "40", "00000001", "pod1");
         for (routes, uplinks) in [
             ([&nowhere, &default, &pods], vec!["ens4"]),
             ([&network, &default, &pods], vec!["ens5"]),
             ([&rejected, &default, &pods], vec!["ens4"]),
+            ([&service, &default, &pods], vec!["ens4"]),
             ([&nowhere, &nowhere, &pods], vec![]),
         ] {
             assert_eq!(in_table_v6(&routes.map(String::as_str).concat(), METADATA_V6), uplinks, "{routes:?}");

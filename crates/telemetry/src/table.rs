@@ -166,6 +166,10 @@ table! {
     REDIRECT_DROPPED = Counter "metadata_proxy_redirect_dropped_packets_total" []
         "Packets that the kernel dropped because a pod opened more connections than --redirect-max-new-connections, as of the \
          last check of the rules. Only with --redirect, and at --keeper-metrics-addr of redirect install --keep.";
+    REDIRECT_SPOOFED = Gauge "metadata_proxy_redirect_spoofed" ["decision"]
+        "1 for what the redirect does with packets from addresses that are not the pods' own, and why: dropped, or let pass because \
+         of flag, no_route, no_pods, unknown or refused; redirect check on the node names the interface without a route. All 0 while \
+         it is not installed. Only with --redirect, and at --keeper-metrics-addr of redirect install --keep.";
     REQUEST_COUNT = Counter "request_count" ["code", "filter_result"]
         "Requests answered, by status and filter_result (filter_result_blocked, filter_result_proxied). Compatible \
          with k8s-metadata-proxy.";
