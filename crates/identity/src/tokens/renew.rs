@@ -82,7 +82,7 @@ impl WorkloadSource {
             // It was not renewed, so a new federated token would end with the old one.
             return Err(no_token(ExchangeFailure::Slow(Some(TokenServer::Kubernetes), MAX_FLIGHT)));
         }
-        steps.federated_now(Want::Young, (patiently(), Urgency::Background), Taken(false)).await?;
+        steps.federated_now(Want::Young, (patiently(), Urgency::Background), Taken(None)).await?;
         steps.stages.federated.settled().await;
         if steps.stages.federated.is_aging(BootTime::now()) {
             return Err(no_token(ExchangeFailure::Slow(Some(TokenServer::Sts), MAX_FLIGHT)));
