@@ -220,9 +220,10 @@ mod tests {
                 }
             }
         }
-        let most = seconds.chunks(10).map(|ten| ten.iter().sum::<u64>()).max().expect("some");
         // Each 50 s one of each node.
-        assert!(most <= NODES / 5 * 12 / 10, "{seconds:?}");
+        let most = seconds.windows(60).map(|minute| minute.iter().sum::<u64>()).max().expect("some");
+        assert!(most <= NODES * 60 / 50 * 21 / 20, "{seconds:?}");
+        assert!(seconds[..10].iter().sum::<u64>() <= NODES / 5 * 6 / 5, "{seconds:?}");
         assert!(seconds.iter().sum::<u64>() >= NODES, "{seconds:?}");
     }
 

@@ -496,6 +496,10 @@ async fn a_changed_annotation_is_a_new_workload_and_the_old_ones_tokens_are_forg
     lab.servers.change(|script| script.annotation = "");
     workloads.recheck(old);
     sleep(Duration::from_millis(10)).await;
+    assert!(workloads.has(old), "it was read with its first token");
+    sleep(Duration::from_secs(60)).await;
+    workloads.recheck(old);
+    sleep(Duration::from_millis(10)).await;
     for number in workloads.retain(|| lab.source.means.pods.all()) {
         assert_eq!(number, old);
         lab.source.kept.forget(number);

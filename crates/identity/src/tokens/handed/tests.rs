@@ -67,9 +67,10 @@ async fn what_is_under_way_is_handed_over_and_nothing_is_renewed_after_that() {
     let source = std::sync::Arc::clone(&before.source);
     let _renewing = tokio::spawn(async move { match crate::tokens::renew(source).await {} });
     before.servers.change(|script| script.delay = Duration::from_millis(200));
+    sleep(Duration::from_secs(1430)).await;
     // Until the Kubernetes token is being renewed, and the exchange has not begun.
     while before.servers.counts() != [2, 1, 0] {
-        sleep(Duration::from_millis(10)).await;
+        sleep(Duration::from_millis(90)).await;
     }
     before.source.settle().await;
     assert_eq!(before.servers.counts(), [2, 2, 0]);
