@@ -169,7 +169,8 @@ mod tests {
         let renewals = RenewalPace::default();
         renewals.share(30);
         let refused = |status| refused(StatusCode::from_u16(status).expect("a status"), "no");
-        let ended = |why: NoToken, at: BootTime| renewals.ended::<()>(Err(&why), at + Duration::from_secs(900), at, 0.0);
+        let ended =
+            |why: NoToken, at: BootTime| renewals.ended::<()>(Err(&why), at + Duration::from_secs(900), at, 0.0);
         for _ in 0..100 {
             assert!(renewals.take(at(0)));
             ended(refused(403), at(0));

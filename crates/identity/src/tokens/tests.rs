@@ -379,7 +379,8 @@ async fn nobody_is_asked_again_before_the_time_that_a_throttled_server_names() {
 
 #[tokio::test(start_paused = true)]
 async fn a_quota_that_is_used_up_is_recognised_with_any_status() {
-    const USED_UP: &str = r#"{"error":{"code":403,"message":"Quota exceeded.","status":"RESOURCE_EXHAUSTED","details":[]}}"#;
+    const USED_UP: &str =
+        r#"{"error":{"code":403,"message":"Quota exceeded.","status":"RESOURCE_EXHAUSTED","details":[]}}"#;
     for status in [400, 403, 503] {
         let lab = Lab::new("");
         lab.servers.change(|script| script.sts = Does::Refuse(status, USED_UP));
@@ -390,7 +391,9 @@ async fn a_quota_that_is_used_up_is_recognised_with_any_status() {
         sleep(Duration::from_secs(2)).await;
         lab.token(TOKEN).await;
     }
-    for said in [r#"{"error":{"status":"PERMISSION_DENIED"}}"#, r#"{"error":"RESOURCE_EXHAUSTED"}"#, "RESOURCE_EXHAUSTED"] {
+    for said in
+        [r#"{"error":{"status":"PERMISSION_DENIED"}}"#, r#"{"error":"RESOURCE_EXHAUSTED"}"#, "RESOURCE_EXHAUSTED"]
+    {
         let lab = Lab::new("");
         lab.servers.change(|script| script.sts = Does::Refuse(403, said));
         assert_eq!(lab.refusal(TOKEN).await.0, 403, "{said}");
