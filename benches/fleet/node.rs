@@ -19,7 +19,7 @@ use proxy::tokens::{Fetched, NoToken, TokenKey, TokenSource, Urgency};
 use telemetry::Registry;
 use tokio::task::JoinSet;
 
-use crate::servers::Servers;
+use crate::servers::{Servers, text_of};
 
 const TARGET: &str = "/computeMetadata/v1/instance/service-accounts/default/token";
 
@@ -57,7 +57,7 @@ pub enum Answer {
 
 impl Node {
     /// Starts a proxy on a node whose pods are scheduled already, each with an account of its own. It takes over from `before`.
-    pub fn start(number: u32, accounts: u16, servers: &Arc<Servers>, before: Option<&Self>) -> Arc<Self> {
+    pub async fn start(number: u32, accounts: u16, servers: &Arc<Servers>, before: Option<&Self>) -> Arc<Self> {
         let (fake, cluster) = Fake::new(&format!("node-{number}"));
         let google = Arc::clone(servers);
         let google = Google::in_memory(move |request| Arc::clone(&google).google(request));
@@ -74,6 +74,7 @@ impl Node {
         let store = Store::with_names(DEFAULT_LIMIT_BYTES, is_default, &registry);
         let tokens = Tokens::new(store, Sources::of_node(NoNode).with_workloads(Arc::clone(&source)));
         if let Some(before) = before {
+            before.source.settle().await;
             hand_over(before, &source, &tokens);
         }
         let accounts = scheduled.iter().map(|pod| workloads.of_pod(pod)).collect();
@@ -114,8 +115,7 @@ impl Node {
         match answer {
             Ok(response) if response.status().is_success() => {
                 let body = response.into_body().collect().await.expect("in memory").to_bytes();
-                let body: serde_json::Value = serde_json::from_slice(&body).expect("JSON");
-                Answer::Token(body["expires_in"].as_u64().expect("a number"))
+                Answer::Token(text_of(&body, "expires_in").parse().expect("a number"))
             }
             Ok(response) => Answer::Refused(response.status().as_u16()),
             Err(error) => Answer::Refused(error.status().as_u16()),

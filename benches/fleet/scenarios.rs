@@ -18,6 +18,9 @@ const MINUTE: Duration = Duration::from_secs(60);
 const WARM_UP: Duration = Duration::from_secs(3600);
 const SETTLE: Duration = Duration::from_secs(3600);
 
+/// Time for which a process goes on after it has handed over, until it is ended and has drained.
+const DRAINS: Duration = Duration::from_secs(20);
+
 /// The size of a fleet.
 #[derive(Debug, Clone, Copy)]
 pub struct Size {
@@ -53,8 +56,8 @@ impl Fleet {
     }
 
     /// Starts a proxy, in place of the one before if there is one, which may hand over.
-    fn start(&self, number: u32, is_handed_over: bool) {
-        start(&self.places[number as usize], &self.servers, number, self.size.pods, is_handed_over);
+    async fn start(&self, number: u32, is_handed_over: bool) {
+        start(&self.places[number as usize], &self.servers, number, self.size.pods, is_handed_over).await;
     }
 
     /// Starts pods on a node within a time from now.
@@ -71,7 +74,7 @@ impl Fleet {
         let mut fleet = Self::new(size);
         let between = WARM_UP / size.nodes.max(1);
         for number in 0..size.nodes {
-            fleet.start(number, false);
+            fleet.start(number, false).await;
             fleet.begin(number, idle..size.pods, MINUTE, used);
             sleep(between).await;
         }
@@ -97,12 +100,18 @@ impl Fleet {
     }
 }
 
-fn start(place: &Mutex<Option<Arc<Node>>>, servers: &Arc<Servers>, number: u32, pods: u16, is_handed_over: bool) {
-    let before = place.lock().expect("no panic").take();
-    let node = Node::start(number, pods, servers, before.as_deref().filter(|_| is_handed_over));
+async fn start(place: &Mutex<Option<Arc<Node>>>, servers: &Arc<Servers>, number: u32, pods: u16, is_handed_over: bool) {
+    // The one before serves until it is replaced.
+    let before = place.lock().expect("no panic").clone();
+    let node = Node::start(number, pods, servers, before.as_deref().filter(|_| is_handed_over)).await;
     *place.lock().expect("no panic") = Some(node);
     if let Some(before) = before {
-        before.stop();
+        tokio::spawn(async move {
+            if is_handed_over {
+                sleep(DRAINS).await;
+            }
+            before.stop();
+        });
     }
 }
 
@@ -117,21 +126,25 @@ pub async fn run(name: &str, size: Size) -> Outcome {
         "cold-start" => {
             let mut fleet = Fleet::new(size);
             for number in 0..size.nodes {
-                fleet.start(number, false);
+                fleet.start(number, false).await;
                 fleet.begin(number, 0..size.pods, MINUTE, Use::Library);
             }
             fleet.watch(name, 0, MINUTE * 90).await
         }
         "rollout" | "rollout-cold" => {
-            let fleet = Fleet::in_use(size, Use::EachMinute, 0).await;
+            let mut fleet = Fleet::in_use(size, Use::Library, 0).await;
             let begins = fleet.servers.minute();
+            // So that a proxy without tokens is noticed at once.
+            for number in 0..size.nodes {
+                fleet.begin(number, 0..size.pods, MINUTE, Use::EachMinute);
+            }
             let (places, servers, is_handed_over) =
                 (fleet.places.clone(), Arc::clone(&fleet.servers), name == "rollout");
             // A tenth at a time, each of which takes a minute and a half.
             let batch = places.len().div_ceil(10);
             tokio::spawn(async move {
                 for (number, place) in places.iter().enumerate() {
-                    start(place, &servers, u32::try_from(number).expect("small"), size.pods, is_handed_over);
+                    start(place, &servers, u32::try_from(number).expect("small"), size.pods, is_handed_over).await;
                     sleep(MINUTE.mul_f64(1.5) / u32::try_from(batch).expect("small")).await;
                 }
             });
@@ -143,7 +156,7 @@ pub async fn run(name: &str, size: Size) -> Outcome {
             // The zone is lost: its nodes are replaced and its pods restart, all within two minutes.
             let begins = fleet.servers.minute();
             for number in zone {
-                fleet.start(number, false);
+                fleet.start(number, false).await;
                 fleet.begin(number, 0..size.pods, MINUTE * 2, Use::Library);
             }
             fleet.watch(name, begins, MINUTE * 90).await

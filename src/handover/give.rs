@@ -96,8 +96,11 @@ pub(super) async fn send_all(
     nonce: &Nonce,
     shared: &Shared,
 ) -> Result<usize, Broken> {
-    let now = BootTime::now();
     format::send_hello(to, nonce).await?;
+    if let Some(source) = shared.tokens.source().of_workloads() {
+        source.settle().await;
+    }
+    let now = BootTime::now();
     format::send(to, &Record::Begin { settings: settings(&shared.config), now: now.as_nanos() }).await?;
     let (mut records, mut bytes, mut sent) = (0, 0, HashSet::new());
     if let Some(source) = shared.tokens.source().of_workloads() {

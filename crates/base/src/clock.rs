@@ -91,12 +91,19 @@ pub async fn sleep_until(moment: BootTime) {
         if left.is_zero() {
             return;
         }
-        sleep(left.min(MAX_SLEEP)).await;
+        sleep(left.min(max_sleep())).await;
     }
 }
 
+#[cfg(not(all(feature = "test-util", debug_assertions)))]
+const fn max_sleep() -> Duration {
+    MAX_SLEEP
+}
+
 #[cfg(all(feature = "test-util", debug_assertions))]
-pub use paused::suspend;
+use paused::max_sleep;
+#[cfg(all(feature = "test-util", debug_assertions))]
+pub use paused::{never_suspend, suspend};
 
 /// Time in tests.
 #[cfg(all(feature = "test-util", debug_assertions))]
@@ -106,7 +113,7 @@ mod paused {
 
     use tokio::time::Instant;
 
-    use super::{BootTime, Duration};
+    use super::{BootTime, Duration, MAX_SLEEP};
 
     /// Time of the first reading. Times may be earlier, because each paused clock starts separately.
     static BEGAN: LazyLock<(Instant, BootTime)> = LazyLock::new(|| (Instant::now(), BootTime::of_kernel()));
@@ -114,6 +121,7 @@ mod paused {
     thread_local! {
         /// Thread-local, because each test runs on its own thread.
         static SUSPENDED: Cell<Duration> = const { Cell::new(Duration::ZERO) };
+        static IS_NEVER_SUSPENDED: Cell<bool> = const { Cell::new(false) };
     }
 
     pub(super) fn now() -> BootTime {
@@ -125,6 +133,15 @@ mod paused {
     /// Suspends the machine for this time: timers stand still, and tokens age.
     pub fn suspend(time: Duration) {
         SUSPENDED.set(SUSPENDED.get() + time);
+    }
+
+    /// This thread's machine is never suspended, so sleeps are not broken up: thousands of nodes sleep for hours.
+    pub fn never_suspend() {
+        IS_NEVER_SUSPENDED.set(true);
+    }
+
+    pub(super) fn max_sleep() -> Duration {
+        if IS_NEVER_SUSPENDED.get() { Duration::MAX } else { MAX_SLEEP }
     }
 }
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::header::{AUTHORIZATION, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER, USER_AGENT};
 use http::{Request, Response, StatusCode};
+use serde::Deserialize;
 use zeroize::{Zeroize, Zeroizing};
 
 use super::secret::Secret;
@@ -75,7 +76,7 @@ pub(super) struct Call<'a> {
 pub(super) enum CallError {
     /// No response, or a server error.
     Failed(String),
-    /// Too many requests. None is sent before this time has passed.
+    /// Too many requests: 429, or `RESOURCE_EXHAUSTED` with another status. None is sent before this time has passed.
     Throttled(Duration),
     /// A refusal with another status, and its body.
     Refused(StatusCode, Bytes),
@@ -126,6 +127,7 @@ impl Google {
         match response.status() {
             StatusCode::OK => Ok(response),
             StatusCode::TOO_MANY_REQUESTS => Err(CallError::Throttled(retry_after(&response))),
+            _ if is_used_up(response.body()) => Err(CallError::Throttled(retry_after(&response))),
             status if status.is_client_error() && status != StatusCode::REQUEST_TIMEOUT => {
                 Err(CallError::Refused(status, response.into_body()))
             }
@@ -157,6 +159,21 @@ fn words(error: &ClientError) -> String {
         ClientError::TimedOut(time) => format!("it did not answer within {} s", time.as_secs()),
         error => error.to_string(),
     }
+}
+
+/// Whether an error says that a quota is used up, which it may with another status than 429.
+fn is_used_up(body: &Bytes) -> bool {
+    #[derive(Deserialize)]
+    struct Answer {
+        error: Error,
+    }
+
+    #[derive(Deserialize)]
+    struct Error {
+        status: String,
+    }
+
+    serde_json::from_slice(body).is_ok_and(|Answer { error }| error.status == "RESOURCE_EXHAUSTED")
 }
 
 fn retry_after(response: &Response<Bytes>) -> Duration {

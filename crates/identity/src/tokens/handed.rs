@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use serde::{Deserialize, Serialize};
+use tokio::time::timeout;
 use zeroize::Zeroizing;
 
 use super::WorkloadSource;
@@ -39,6 +40,12 @@ const MAX_WHAT: usize = 8 << 10;
 /// Longest time for which a refusal is the answer, and most headers that it has.
 const MAX_REFUSAL: Duration = Duration::from_secs(120);
 const MAX_HEADERS: usize = 32;
+
+/// Time after a hand-over in which no token is renewed: the other process does that now. If it dies, this one goes on.
+const HANDED_OVER: Duration = Duration::from_secs(120);
+
+/// Maximum time to wait for tokens that are being fetched.
+const MAX_SETTLING: Duration = Duration::from_millis(500);
 
 /// A workload, and what each of its steps knows.
 #[derive(Debug, Serialize, Deserialize)]
@@ -140,6 +147,23 @@ pub struct ExportedWorkload {
 }
 
 impl WorkloadSource {
+    /// Prepares a hand-over: waits a moment for tokens that are being fetched, and renews none for a while. The other process would
+    /// have to fetch them again.
+    pub async fn settle(&self) {
+        let renewals = &self.means.renewals;
+        renewals.rest(HANDED_OVER, BootTime::now());
+        let settled = async {
+            let _renewing = self.renewing.lock().await;
+            for stages in self.kept.all() {
+                stages.federated.settled().await;
+                stages.subject.settled().await;
+            }
+        };
+        let _ = timeout(MAX_SETTLING, settled).await;
+        // What failed meanwhile has given its turn back.
+        renewals.rest(HANDED_OVER, BootTime::now());
+    }
+
     /// The workloads of which something may be handed over.
     pub fn exported(&self) -> Vec<ExportedWorkload> {
         let all = self.means.workloads.all().into_iter();

@@ -129,18 +129,23 @@ impl Kept {
         self.lock().stages.get(&number).cloned()
     }
 
-    /// The number of workloads in use, and those whose Kubernetes or federated token is due for renewal, the first one first.
-    pub(super) fn aging(&self, now: BootTime) -> (usize, Vec<WorkloadId>) {
+    /// The steps of all workloads.
+    pub(super) fn all(&self) -> Vec<Arc<Stages>> {
+        self.lock().stages.values().cloned().collect()
+    }
+
+    /// The number of workloads in use, and those whose Kubernetes or federated token is due for renewal, with its end. The one that
+    /// ends first is first.
+    pub(super) fn aging(&self, now: BootTime) -> (usize, Vec<(BootTime, WorkloadId)>) {
         let by_number = self.lock();
         let in_use = by_number.stages.iter().filter(|(_, stages)| stages.is_in_use(now));
         let mut count = 0;
         let mut aging: Vec<_> = in_use
             .inspect(|_| count += 1)
-            .filter_map(|(number, stages)| Some((stages.due(now)?, *number)))
-            .filter(|(due, _)| *due <= now)
+            .filter_map(|(number, stages)| Some((stages.aging_until(now)?, *number)))
             .collect();
         aging.sort_unstable();
-        (count, aging.into_iter().map(|(_, number)| number).collect())
+        (count, aging)
     }
 
     #[cfg(test)]
@@ -179,9 +184,9 @@ impl Stages {
         now.since(BootTime::from_nanos(self.asked.load(Relaxed))) < MAX_IDLE
     }
 
-    /// When the first of its Kubernetes and federated tokens is due for renewal.
-    fn due(&self, now: BootTime) -> Option<BootTime> {
-        [&self.subject, &self.federated].into_iter().filter_map(|stage| stage.due(now)).min()
+    /// When the first of its Kubernetes and federated tokens ends that are due for renewal.
+    fn aging_until(&self, now: BootTime) -> Option<BootTime> {
+        [&self.subject, &self.federated].into_iter().filter_map(|stage| stage.aging_until(now)).min()
     }
 
     /// The step for a Google token.

@@ -55,6 +55,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::StatusCode;
+use tokio::sync::Mutex;
 use tokio::time::Instant;
 use zeroize::Zeroizing;
 
@@ -111,6 +112,8 @@ pub struct WorkloadSource {
     means: Arc<Means>,
     kept: Arc<Kept>,
     askers: Askers,
+    /// Held while tokens are renewed that nobody waits for.
+    renewing: Mutex<()>,
 }
 
 impl WorkloadSource {
@@ -130,7 +133,7 @@ impl WorkloadSource {
             lines: steps::lines(),
             renewals: RenewalPace::default(),
         };
-        Self { means: Arc::new(means), kept, askers: Askers::default() }
+        Self { means: Arc::new(means), kept, askers: Askers::default(), renewing: Mutex::default() }
     }
 
     /// The requests that this node sent so far.

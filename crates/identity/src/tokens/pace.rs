@@ -1,10 +1,12 @@
 //! [`Pace`]: limits the rate of a workload's requests to Google for non-default tokens. [`RenewalPace`]: that of a node's renewals.
 
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::atomic::{AtomicU64, AtomicUsize};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize};
 use std::time::Duration;
 
+use base::backoff::{Backoff, Jitter};
 use base::clock::BootTime;
+use proxy::tokens::NoToken;
 
 /// Maximum exchanges of a workload at once.
 pub(super) const BURST: u32 = 120;
@@ -48,16 +50,30 @@ const CATCHING_UP: f64 = 1.2;
 /// Mean time from when a token is issued until it is due: half of an hour.
 const MEAN_AGE: Duration = Duration::from_secs(1800);
 
+/// Pauses after renewals that a server failed. The longest is the interval between renewals: a server that is back is asked as often
+/// as before, by each node at a time of its own, not by all of them at once.
+const RETRY: Backoff = Backoff::new(Duration::from_millis(600), MEAN_AGE).with(Jitter(1.0, 1.5));
+
+/// The longest pause, as a part of the time until the token ends.
+const PART_OF_LIFE: u32 = 4;
+
+/// Time before its end from which a token is renewed for a pod whether or not it has a turn: client libraries want one that lives
+/// longer.
+pub(super) const ENDS_SOON: Duration = Duration::from_secs(300);
+
 /// Limits the rate at which a node renews tokens that are valid: not faster than they come due on average, and a little more.
 ///
 /// Nodes have no common clock, and after an outage or a start of all of them many tokens are due. If each node then takes as much time
-/// for its own as the tokens' life gives it, the fleet's rate is at no time higher than its mean, and a little more. The oldest is
-/// first, and the times are such that none ends before its turn when Google was away for 20 minutes.
+/// for its own as the tokens' life gives it, the fleet's rate is at no time higher than its mean, and a little more. That includes
+/// the first minute after an outage, so a renewal that failed uses up its turn. The one that ends first is first, and the times are
+/// such that none ends before its turn when Google was away for 20 minutes.
 #[derive(Debug, Default)]
 pub(super) struct RenewalPace {
     pace: Pace,
     /// Number of tokens that are renewed.
     tokens: AtomicUsize,
+    /// Renewals in a row that a server failed.
+    failures: AtomicU32,
 }
 
 impl RenewalPace {
@@ -72,14 +88,37 @@ impl RenewalPace {
         MEAN_AGE.div_f64(CATCHING_UP * f64::from(tokens))
     }
 
-    /// Gives back what was taken for a renewal that failed.
-    pub(super) fn give_back(&self) {
-        self.pace.used_until.store(0, Relaxed);
-    }
-
-    /// Whether a token may be renewed now.
+    /// Takes a turn, if there is one now.
     pub(super) fn take(&self, now: BootTime) -> bool {
         self.pace.take_of(1, self.interval(), now).is_ok()
+    }
+
+    /// Takes the next turn before its time.
+    pub(super) fn take_next(&self, now: BootTime) {
+        self.pace.used_until.fetch_max(now.as_nanos(), Relaxed);
+    }
+
+    /// Gives no turn for this time.
+    pub(super) fn rest(&self, time: Duration, now: BootTime) {
+        self.pace.used_until.fetch_max((now + time - self.interval()).as_nanos(), Relaxed);
+    }
+
+    /// Records what came of the renewal of a token that ends at `expires`, for which a turn was taken.
+    pub(super) fn ended<T>(&self, outcome: Result<T, &NoToken>, expires: BootTime, now: BootTime, random: f64) {
+        match outcome {
+            Ok(_) => self.failures.store(0, Relaxed),
+            // That is one workload's, and takes nothing from the others.
+            Err(NoToken::Refused(refused)) if refused.status.is_client_error() => {
+                self.pace.used_until.store(0, Relaxed);
+            }
+            Err(NoToken::Refused(_) | NoToken::Failed(_) | NoToken::Overloaded(_)) => {
+                let failures = self.failures.load(Relaxed).saturating_add(1);
+                self.failures.store(failures, Relaxed);
+                let longest = self.interval().min(expires.since(now).max(ENDS_SOON) / PART_OF_LIFE);
+                let next = now + RETRY.up_to(longest).wait(failures, random);
+                self.pace.used_until.store((next - self.interval()).as_nanos(), Relaxed);
+            }
+        }
     }
 }
 
@@ -89,6 +128,9 @@ fn nanos(time: Duration) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use http::StatusCode;
+
+    use super::super::halt::refused;
     use super::*;
 
     fn at(millis: u64) -> BootTime {
@@ -114,10 +156,76 @@ mod tests {
         let taken: Vec<_> = (0..1460).filter(|second| renewals.take(at(second * 1000))).collect();
         assert_eq!((taken[0], taken[1], taken[29]), (0, 50, 1450));
         assert!(!renewals.take(at(1_460_000)));
-        renewals.give_back();
-        assert!(renewals.take(at(1_460_000)), "the last one failed");
+        renewals.take_next(at(1_470_000));
+        assert!(!renewals.take(at(1_510_000)) && renewals.take(at(1_520_000)), "one came before its turn");
+        renewals.rest(Duration::from_secs(120), at(1_520_000));
+        assert!(!renewals.take(at(1_639_000)) && renewals.take(at(1_640_000)));
         renewals.share(110);
         assert!(renewals.interval() < Duration::from_secs(14));
+    }
+
+    #[test]
+    fn what_one_workload_is_refused_takes_no_turn_and_what_a_server_fails_takes_more_of_one_each_time() {
+        let renewals = RenewalPace::default();
+        renewals.share(30);
+        let refused = |status| refused(StatusCode::from_u16(status).expect("a status"), "no");
+        let ended =
+            |why: NoToken, at: BootTime| renewals.ended::<()>(Err(&why), at + Duration::from_secs(900), at, 0.0);
+        for _ in 0..100 {
+            assert!(renewals.take(at(0)));
+            ended(refused(403), at(0));
+        }
+        let mut waited = 0;
+        for pause in [600, 1_200, 2_400, 4_800, 9_600, 19_200, 38_400, 50_000, 50_000] {
+            assert!(renewals.take(at(waited)));
+            ended(refused(503), at(waited));
+            assert!(!renewals.take(at(waited + pause - 1)), "{pause}");
+            waited += pause;
+        }
+        assert!(renewals.take(at(waited)));
+        renewals.ended(Ok(()), at(waited), at(waited), 0.0);
+        assert!(renewals.take(at(waited + 50_000)));
+        ended(refused(503), at(waited + 50_000));
+        assert!(renewals.take(at(waited + 50_600)), "it worked meanwhile");
+
+        // With few tokens the interval is long, and what is left of a token's life counts.
+        renewals.share(1);
+        for (left, pause) in [(1200, 300), (600, 150), (300, 75), (20, 75)] {
+            let now = at(10_000_000 + left);
+            for _ in 0..20 {
+                let why = refused(503);
+                renewals.ended::<()>(Err(&why), now + Duration::from_secs(left), now, 0.0);
+            }
+            let turn = now + Duration::from_secs(pause);
+            assert!(!renewals.take(turn - Duration::from_millis(1)) && renewals.take(turn), "{left}");
+        }
+    }
+
+    #[test]
+    fn after_an_outage_a_fleet_comes_back_no_faster_than_it_renews() {
+        const NODES: u64 = 1000;
+        let mut seconds = [0_u64; 120];
+        for _ in 0..NODES {
+            let renewals = RenewalPace::default();
+            renewals.share(30);
+            for second in 0..1200 + seconds.len() {
+                let now = at(second as u64 * 1000);
+                if renewals.take(now) {
+                    match second.checked_sub(1200) {
+                        None => {
+                            let why = refused(StatusCode::SERVICE_UNAVAILABLE, "it is away");
+                            renewals.ended::<()>(Err(&why), now + Duration::from_secs(900), now, fastrand::f64());
+                        }
+                        Some(second) => seconds[second] += 1,
+                    }
+                }
+            }
+        }
+        // Each 50 s one of each node.
+        let most = seconds.windows(60).map(|minute| minute.iter().sum::<u64>()).max().expect("some");
+        assert!(most <= NODES * 60 / 50 * 21 / 20, "{seconds:?}");
+        assert!(seconds[..10].iter().sum::<u64>() <= NODES / 5 * 6 / 5, "{seconds:?}");
+        assert!(seconds.iter().sum::<u64>() >= NODES, "{seconds:?}");
     }
 
     #[test]

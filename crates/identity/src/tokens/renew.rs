@@ -49,24 +49,26 @@ pub async fn renew(source: Arc<WorkloadSource>) -> Infallible {
 }
 
 impl WorkloadSource {
-    /// Renews the tokens of the workload that is due first, if the pace allows it. If that fails, the next one has its turn: what
-    /// is wrong may be one workload's.
+    /// Renews the tokens of a workload that are due, if the pace allows it. If that fails, the next one has its turn: what is wrong
+    /// may be one workload's.
     async fn renew_next(&self) -> Result<(), NoToken> {
+        let _renewing = self.renewing.lock().await;
         let now = BootTime::now();
         let (in_use, aging) = self.kept.aging(now);
         let renewals = &self.means.renewals;
         renewals.share(in_use);
-        if aging.is_empty() || !renewals.take(now) {
+        let Some((expires, _)) = aging.first().copied() else { return Ok(()) };
+        if !renewals.take(now) {
             return Ok(());
         }
         let mut outcome = Ok(());
-        for number in aging {
+        for (_, number) in aging {
             outcome = self.renew(number).await;
             if outcome.is_ok() {
-                return outcome;
+                break;
             }
         }
-        renewals.give_back();
+        renewals.ended(outcome.as_ref(), expires, BootTime::now(), fastrand::f64());
         outcome
     }
 
@@ -80,7 +82,7 @@ impl WorkloadSource {
             // It was not renewed, so a new federated token would end with the old one.
             return Err(no_token(ExchangeFailure::Slow(Some(TokenServer::Kubernetes), MAX_FLIGHT)));
         }
-        steps.federated_now(Want::Young, (patiently(), Urgency::Background), Taken(false)).await?;
+        steps.federated_now(Want::Young, (patiently(), Urgency::Background), Taken(None)).await?;
         steps.stages.federated.settled().await;
         if steps.stages.federated.is_aging(BootTime::now()) {
             return Err(no_token(ExchangeFailure::Slow(Some(TokenServer::Sts), MAX_FLIGHT)));

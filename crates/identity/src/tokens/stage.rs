@@ -142,9 +142,9 @@ impl Stage {
         self.0.read().kept.as_ref().is_some_and(|kept| kept.is_valid(now))
     }
 
-    /// When its token is due for renewal.
-    pub(super) fn due(&self, now: BootTime) -> Option<BootTime> {
-        self.0.read().kept.as_ref().filter(|kept| kept.is_valid(now)).map(|kept| kept.due)
+    /// When its token ends, if it is due for renewal.
+    pub(super) fn aging_until(&self, now: BootTime) -> Option<BootTime> {
+        self.0.read().kept.as_ref().filter(|kept| kept.is_valid(now) && !kept.is_young(now)).map(|kept| kept.expires)
     }
 
     /// The token, if it is valid and a flight would begin to renew it.
@@ -157,7 +157,7 @@ impl Stage {
 
     /// Whether there is a token that should be renewed.
     pub(super) fn is_aging(&self, now: BootTime) -> bool {
-        self.0.read().kept.as_ref().is_some_and(|kept| kept.is_valid(now) && !kept.is_young(now))
+        self.aging_until(now).is_some()
     }
 
     /// Waits for the flight in progress, if there is one.

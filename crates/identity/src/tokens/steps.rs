@@ -18,7 +18,7 @@ use super::halt::Halt;
 use super::iam::{Impersonation, NotIssued, What};
 use super::kept::{Ask, Stages};
 use super::metrics::{ExchangeMetrics, Step};
-use super::pace::{BURST, INTERVAL, RenewalPace};
+use super::pace::{BURST, ENDS_SOON, INTERVAL, RenewalPace};
 use super::rest::Rest;
 use super::secret::{Secret, Want};
 use super::server::{Fault, Server, Turn};
@@ -105,12 +105,9 @@ pub(super) struct Steps {
     pub(super) link: Link,
 }
 
-/// Time before its end from which a token is renewed for a pod without regard to the pace: client libraries want one that lives longer.
-const ENDS_SOON: Duration = Duration::from_secs(300);
-
-/// Whether a renewal has taken a turn of the pace.
+/// The end of a valid token for whose renewal a turn of the pace was taken.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Taken(pub(super) bool);
+pub(super) struct Taken(pub(super) Option<BootTime>);
 
 /// Deadline of a step that waits for another one: not before its own flight gives up.
 pub(super) fn patiently() -> Instant {
@@ -193,16 +190,18 @@ impl Steps {
     ) -> Result<Arc<Secret>, NoToken> {
         let now = BootTime::now();
         let Some(kept) = self.stages.federated.aging(now) else {
-            return self.federated_now(want, (deadline, urgency), Taken(false)).await;
+            return self.federated_now(want, (deadline, urgency), Taken(None)).await;
         };
-        let taken = self.means.renewals.take(now);
-        if !taken && kept.expires > now + ENDS_SOON {
-            return Ok(kept);
+        if !self.means.renewals.take(now) {
+            if kept.expires > now + ENDS_SOON {
+                return Ok(kept);
+            }
+            self.means.renewals.take_next(now);
         }
-        self.federated_now(want, (deadline, urgency), Taken(taken)).await
+        self.federated_now(want, (deadline, urgency), Taken(Some(kept.expires))).await
     }
 
-    /// The same, without regard to the pace. `taken`: gives back what was taken of the pace if the renewal fails.
+    /// The same, without regard to the pace.
     pub(super) async fn federated_now(
         &self,
         want: Want,
@@ -212,8 +211,9 @@ impl Steps {
         let steps = self.clone();
         let work = |urgency| async move {
             let issued = steps.exchange(CLOUD_PLATFORM, None, urgency).await;
-            if taken.0 && issued.is_err() {
-                steps.means.renewals.give_back();
+            if let Some(expires) = taken.0 {
+                let outcome = issued.as_ref().map_err(|halt| &halt.why);
+                steps.means.renewals.ended(outcome, expires, BootTime::now(), fastrand::f64());
             }
             issued
         };

@@ -7,7 +7,6 @@ mod prefetch;
 mod stalled;
 
 use std::io;
-use std::sync::Mutex;
 
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -123,7 +122,7 @@ async fn what_is_not_bound_is_not_found_with_the_setting_that_helps() {
 }
 
 #[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<u8>>>);
+struct Log(Arc<std::sync::Mutex<Vec<u8>>>);
 
 impl io::Write for Log {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
@@ -379,6 +378,29 @@ async fn nobody_is_asked_again_before_the_time_that_a_throttled_server_names() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_quota_that_is_used_up_is_recognised_with_any_status() {
+    const USED_UP: &str =
+        r#"{"error":{"code":403,"message":"Quota exceeded.","status":"RESOURCE_EXHAUSTED","details":[]}}"#;
+    for status in [400, 403, 503] {
+        let lab = Lab::new("");
+        lab.servers.change(|script| script.sts = Does::Refuse(status, USED_UP));
+        let Err(NoToken::Refused(refused)) = lab.ask(TOKEN).await else { panic!("{status}: it has no token") };
+        assert_eq!(refused.status.as_u16(), 503, "as after 429");
+        assert!((1..=2).contains(&retry_after(&refused)), "{status}: {:?}", refused.headers);
+        lab.servers.change(|script| script.sts = Does::Issue(3600));
+        sleep(Duration::from_secs(2)).await;
+        lab.token(TOKEN).await;
+    }
+    for said in
+        [r#"{"error":{"status":"PERMISSION_DENIED"}}"#, r#"{"error":"RESOURCE_EXHAUSTED"}"#, "RESOURCE_EXHAUSTED"]
+    {
+        let lab = Lab::new("");
+        lab.servers.change(|script| script.sts = Does::Refuse(403, said));
+        assert_eq!(lab.refusal(TOKEN).await.0, 403, "{said}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn whoever_waits_for_as_long_as_it_was_told_finds_no_rest() {
     let lab = Lab::new(GOOGLE_ACCOUNT);
     lab.servers.change(|script| script.sts = Does::Throttle("1"));
@@ -475,6 +497,10 @@ async fn a_changed_annotation_is_a_new_workload_and_the_old_ones_tokens_are_forg
     let workloads = Arc::clone(&lab.source.means.workloads);
     let old = lab.number;
     lab.servers.change(|script| script.annotation = "");
+    workloads.recheck(old);
+    sleep(Duration::from_millis(10)).await;
+    assert!(workloads.has(old), "it was read with its first token");
+    sleep(Duration::from_secs(60)).await;
     workloads.recheck(old);
     sleep(Duration::from_millis(10)).await;
     for number in workloads.retain(|| lab.source.means.pods.all()) {

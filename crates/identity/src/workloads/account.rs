@@ -108,6 +108,11 @@ impl Account {
         })
     }
 
+    /// Whether the last read was long ago.
+    pub(super) fn is_due(&self, now: BootTime) -> bool {
+        now >= self.state.borrow().due
+    }
+
     /// Requests a read if one is due and the account was requested.
     pub(super) fn want_if_due(&self, now: BootTime) -> bool {
         let is_due = {

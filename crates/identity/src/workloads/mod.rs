@@ -233,9 +233,10 @@ impl Workloads {
         }
     }
 
-    /// Requests a new read of the account with this number. For renewals of its tokens.
+    /// Requests a new read of the account with this number, unless it was read just now: its first tokens are fetched then. For
+    /// renewals of its tokens.
     pub fn recheck(&self, number: WorkloadId) {
-        if let Some(account) = self.account(number) {
+        if let Some(account) = self.account(number).filter(|account| account.is_due(BootTime::now())) {
             self.want(&account);
         }
     }

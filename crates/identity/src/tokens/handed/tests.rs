@@ -52,12 +52,63 @@ async fn what_was_taken_over_is_due_when_it_would_have_been() {
     before.token(TOKEN).await;
     sleep(Duration::from_secs(1430)).await;
     let [record] = &sent(&before)[..] else { panic!("one workload") };
-    let due = |lab: &Lab, now| lab.source.kept.of(lab.number, now).federated.due(now).expect("a token");
+    let due = |lab: &Lab, now| lab.source.kept.of(lab.number, now).federated.known(now).0.expect("a token").due;
     for _ in 0..20 {
         let (after, now) = (Lab::new(""), BootTime::now());
         assert_eq!(take(&after, record), Ok(2));
         assert_eq!(due(&after, now), due(&before, now));
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_under_way_is_handed_over_and_nothing_is_renewed_after_that() {
+    let before = Lab::new("");
+    before.token(TOKEN).await;
+    let source = std::sync::Arc::clone(&before.source);
+    let _renewing = tokio::spawn(async move { match crate::tokens::renew(source).await {} });
+    before.servers.change(|script| script.delay = Duration::from_millis(200));
+    sleep(Duration::from_secs(1430)).await;
+    // Until the Kubernetes token is being renewed, and the exchange has not begun.
+    while before.servers.counts() != [2, 1, 0] {
+        sleep(Duration::from_millis(90)).await;
+    }
+    before.source.settle().await;
+    assert_eq!(before.servers.counts(), [2, 2, 0]);
+    let [record] = &sent(&before)[..] else { panic!("one workload") };
+    let after = Lab::new("");
+    assert_eq!(take(&after, record), Ok(2));
+    assert_eq!(after.token(TOKEN).await, "fed-2", "it is young");
+    assert_eq!(after.servers.counts(), [0, 0, 0]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_handed_over_is_not_renewed_here_unless_the_other_process_died() {
+    let before = Lab::new("");
+    before.token(TOKEN).await;
+    let source = std::sync::Arc::clone(&before.source);
+    let _renewing = tokio::spawn(async move { match crate::tokens::renew(source).await {} });
+    sleep(Duration::from_secs(1430)).await;
+    before.source.settle().await;
+    let handed = BootTime::now();
+    // It is due within 12 minutes, and then each minute another one is handed over.
+    for _ in 0..14 {
+        sleep(Duration::from_secs(60)).await;
+        before.token(TOKEN).await;
+        before.source.settle().await;
+    }
+    assert_eq!(before.servers.counts(), [1, 1, 0], "{:?}", BootTime::now().since(handed));
+    sleep(Duration::from_secs(150)).await;
+    assert_eq!(before.servers.counts(), [2, 2, 0]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_exchange_that_takes_long_is_not_waited_for() {
+    let before = Lab::new("");
+    before.servers.change(|script| script.delay = Duration::from_secs(4));
+    let _ = before.ask(TOKEN).await;
+    let began = tokio::time::Instant::now();
+    before.source.settle().await;
+    assert_eq!(began.elapsed(), MAX_SETTLING);
 }
 
 #[tokio::test(start_paused = true)]

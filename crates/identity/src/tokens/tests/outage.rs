@@ -8,7 +8,7 @@ use http_body_util::BodyExt as _;
 use tokio::time::{Instant, sleep};
 use tower::{Layer as _, ServiceExt as _, service_fn};
 
-use super::lab::{Does, GOOGLE_ACCOUNT, Lab, Script, request_of};
+use super::lab::{Does, GOOGLE_ACCOUNT, Lab, Script, key, request_of};
 use crate::tokens::{WorkloadSource, renew};
 use protocol::metadata::Request;
 use proxy::error::Error;
@@ -196,4 +196,39 @@ async fn the_api_server_may_be_away_for_twenty_minutes() {
             assert!(recovered <= Duration::from_millis(300), "{what}, {annotation:?} after {after}: {recovered:?}");
         }
     }
+}
+
+/// The exchanges of a fleet in the time after Google was away for 20 minutes.
+#[tokio::test(start_paused = true)]
+async fn a_fleet_does_not_come_back_all_at_once() {
+    const NODES: usize = 30;
+    const ACCOUNTS: u8 = 10;
+    let fleet: Vec<_> = (0..NODES).map(|_| Arc::new(Lab::new(""))).collect();
+    for lab in &fleet {
+        let source = Arc::clone(&lab.source);
+        tokio::spawn(async move { match renew(source).await {} });
+        for account in 0..ACCOUNTS {
+            let number = lab.add(account + 2, &format!("direct{account}"));
+            let (lab, key) = (Arc::clone(lab), key(number, "default/token"));
+            // As a keeper of the token cache does, while it gets the same token or none.
+            tokio::spawn(async move {
+                loop {
+                    let _ = lab.ask_for(&key).await;
+                    sleep(Duration::from_secs(10)).await;
+                }
+            });
+        }
+    }
+    let exchanges = || fleet.iter().map(|lab| lab.servers.counts()[1]).sum::<usize>();
+    let all = |sts: Does| fleet.iter().for_each(|lab| lab.servers.change(|script| script.sts = sts.clone()));
+    sleep(Duration::from_secs(24 * 60)).await;
+    all(Does::Fail);
+    sleep(Duration::from_secs(20 * 60)).await;
+    all(Does::Issue(3600));
+    let before = exchanges();
+    sleep(Duration::from_secs(15)).await;
+    let soon = exchanges() - before;
+    assert!(soon <= NODES / 2, "{soon} exchanges within 15 s, and each node has one in 150 s");
+    sleep(Duration::from_secs(20 * 60)).await;
+    assert!(exchanges() - before >= NODES * usize::from(ACCOUNTS) / 2, "{}", exchanges() - before);
 }
