@@ -118,6 +118,24 @@ async fn an_account_that_is_another_by_now_gets_nothing() {
     }
 }
 
+/// The other process may have read it days ago.
+#[tokio::test(start_paused = true)]
+async fn an_account_that_was_taken_over_is_read_again() {
+    let before = Lab::new(GOOGLE_ACCOUNT);
+    before.token(TOKEN).await;
+    let [record] = &sent(&before)[..] else { panic!("one workload") };
+    let link = |lab: &Lab| lab.source.means.workloads.get(lab.number).map(|workload| workload.link.clone());
+    let after = Lab::new("other@shop.iam.gserviceaccount.com");
+    assert_eq!(take(&after, record), Ok(2));
+    assert!(link(&after).is_some(), "it is used until then");
+    sleep(Duration::from_millis(100)).await;
+    assert_eq!(link(&after), None, "it has changed");
+    let same = Lab::new(GOOGLE_ACCOUNT);
+    assert_eq!(take(&same, record), Ok(2));
+    sleep(Duration::from_millis(100)).await;
+    assert!(link(&same).is_some(), "number and tokens stay");
+}
+
 #[tokio::test(start_paused = true)]
 async fn what_is_known_already_stays() {
     let (before, after) = (Lab::new(""), Lab::new(""));
