@@ -123,6 +123,24 @@ async fn a_workloads_token_is_fetched_again_long_before_it_expires() {
     assert!(fetches.windows(2).skip(1).all(|pair| pair[1] - pair[0] >= RECHECK_INTERVAL));
 }
 
+/// Its account has changed.
+#[tokio::test(start_paused = true)]
+async fn whoever_waits_for_a_token_that_is_forgotten_is_told_why() {
+    let server = Server::new();
+    server.set(Mode::Hangs);
+    let cache = Cache::new(&server);
+    let mut key = TokenKey::default_account();
+    key.principal = Principal::Workload(WorkloadId(1));
+    let principal = key.principal;
+    let waiting = cache.tokens.warm(key);
+    let (told, ()) = tokio::join!(waiting, async {
+        sleep(Duration::from_secs(1)).await;
+        cache.store.forget_all_of(principal);
+    });
+    let why = told.expect_err("forgotten");
+    assert!(why.to_string().contains("service account has changed"), "{why}");
+}
+
 #[tokio::test(start_paused = true)]
 async fn identity_tokens_are_cached_for_a_minute_and_not_refreshed() {
     const IDENTITY: &str = "/computeMetadata/v1/instance/service-accounts/default/identity?audience=";
