@@ -42,6 +42,7 @@ mod not_given;
 mod pace;
 mod prefetch;
 mod quota;
+mod quotas;
 mod renew;
 mod rest;
 mod secret;

@@ -19,6 +19,7 @@ use super::iam::{Impersonation, NotIssued, What};
 use super::kept::{Ask, Stages};
 use super::metrics::{ExchangeMetrics, Step};
 use super::pace::{BURST, INTERVAL, RenewalPace};
+use super::quotas::Payer;
 use super::rest::Rest;
 use super::secret::{Secret, Want};
 use super::server::{Fault, Server, Turn};
@@ -155,20 +156,13 @@ impl Steps {
         Err(NotIssuedHere::NoPod(why))
     }
 
-    fn turn(&self, step: Step, urgency: Urgency) -> Turn {
-        Turn { workload: self.number, urgency, has_own_quota: self.has_own_quota(step) }
-    }
-
-    /// Whether a request of this step counts against the quota of a project that the workload names. With a Google account, the
-    /// request to IAM names it.
-    fn has_own_quota(&self, step: Step) -> bool {
-        let is_linked = self.link.google_account.is_some();
-        let names_it = match step {
-            Step::Kubernetes => false,
-            Step::Sts => !is_linked,
-            Step::Iam => is_linked,
+    pub(super) fn turn(&self, step: Step, urgency: Urgency) -> Turn {
+        let payer = match step {
+            // The project of the workload pool is charged for an exchange, also if the workload names another.
+            Step::Kubernetes | Step::Sts => Payer::default(),
+            Step::Iam => Payer::at_iam(&self.link),
         };
-        names_it && self.link.quota_project.is_some()
+        Turn { workload: self.number, urgency, payer }
     }
 
     /// The server that a missing token waits for.
@@ -326,8 +320,8 @@ impl Steps {
         };
         result.map_err(|halt| {
             self.log(Reason::Server(step.label(), halt.status()), &halt);
-            let is_429 = matches!(halt.rest, Rest::Throttled(_)) && !self.has_own_quota(step);
-            Halt { rest: if is_429 { server.rest_after_429(urgency) } else { halt.rest }, ..halt }
+            let is_429 = matches!(halt.rest, Rest::Throttled(_));
+            Halt { rest: if is_429 { server.rest_after_429(&self.turn(step, urgency)) } else { halt.rest }, ..halt }
         })
     }
 
