@@ -38,6 +38,9 @@ use telemetry::sampled::{Brief, SampledBy};
 /// Maximum number of pods for which a token is requested, one after the other.
 const MAX_SPONSORS: usize = 3;
 
+/// Minimum age of a federated token that is replaced because IAM does not accept it.
+const MIN_AGE_TO_REPLACE: Duration = Duration::from_secs(60);
+
 /// Minimum interval between log lines about one workload for one reason.
 const LINE_INTERVAL: Duration = Duration::from_secs(60);
 
@@ -300,6 +303,10 @@ impl Steps {
             servers.iam.ask(self.turn(Step::Iam, urgency), impersonation.send(google, &federation.iam)).await?;
         let result = issued.map_err(|error| match impersonation.not_issued(error) {
             NotIssued::Halt(halt) => halt,
+            // A new one would fare no better, and each attempt would cost an exchange.
+            NotIssued::NotAccepted(halt) if BootTime::now().since(federated.asked) < MIN_AGE_TO_REPLACE => {
+                Halt { rest: Rest::Doubling, ..halt }
+            }
             NotIssued::NotAccepted(halt) => {
                 // The next attempt begins with a new federated token.
                 self.stages.federated.reject(&federated);

@@ -336,13 +336,27 @@ async fn refusals_of_iam_are_passed_on_and_remembered_for_longer_each_time() {
 #[tokio::test(start_paused = true)]
 async fn a_federated_token_that_is_not_accepted_is_replaced() {
     let lab = Lab::new(GOOGLE_ACCOUNT);
+    lab.token(TOKEN).await;
+    sleep(Duration::from_secs(61)).await;
     lab.servers.change(|script| script.iam = Does::Refuse(401, "fed-1 is stale"));
     let why = lab.failure(TOKEN).await;
     assert!(why.ends_with("does not accept the federated token: [redacted] is stale"), "{why}");
     lab.servers.change(|script| script.iam = Does::Issue(3600));
     sleep(Duration::from_secs(1)).await;
-    assert_eq!(lab.token(TOKEN).await, "google-2");
-    assert_eq!(lab.servers.counts(), [1, 2, 2]);
+    assert_eq!(lab.token(TOKEN).await, "google-3");
+    assert_eq!(lab.servers.counts(), [1, 2, 3]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_iam_that_accepts_no_federated_token_costs_few_exchanges() {
+    let lab = Lab::new(GOOGLE_ACCOUNT);
+    lab.servers.change(|script| script.iam = Does::Refuse(401, "who are you?"));
+    for _ in 0..600 {
+        lab.failure(TOKEN).await;
+        sleep(Duration::from_secs(1)).await;
+    }
+    let [_, exchanges, impersonations] = lab.servers.counts();
+    assert!(exchanges <= 12 && (10..=30).contains(&impersonations), "{exchanges}, {impersonations}");
 }
 
 #[tokio::test(start_paused = true)]
