@@ -355,10 +355,12 @@ impl NotIssuedHere {
     fn halt(&self) -> Halt {
         let (why, stays) = match self {
             Self::NoPod(why) => (why.clone(), false),
+            Self::Request(error @ RequestError::Throttled { retry_after, .. }) => {
+                let text = format!("{}\n", ExchangeFailure::Kubernetes(error.to_string()));
+                return Halt::throttled(text, *retry_after);
+            }
             Self::Request(error) => {
-                let is_refusal =
-                    |status: StatusCode| status.is_client_error() && status != StatusCode::TOO_MANY_REQUESTS;
-                (error.to_string(), matches!(error.failure(), Failure::Refused(status) if is_refusal(status)))
+                (error.to_string(), matches!(error.failure(), Failure::Refused(status) if status.is_client_error()))
             }
         };
         let failure = ExchangeFailure::Kubernetes(why);
@@ -374,6 +376,13 @@ impl Fault for NotIssuedHere {
                 Failure::Refused(status) => status.is_server_error(),
                 Failure::Cluster | Failure::Connection | Failure::Silent | Failure::Expired | Failure::Invalid => true,
             },
+        }
+    }
+
+    fn used_up(&self) -> Option<Duration> {
+        match self {
+            Self::Request(RequestError::Throttled { retry_after, .. }) => Some(*retry_after),
+            Self::NoPod(_) | Self::Request(_) => None,
         }
     }
 }
