@@ -77,6 +77,22 @@ async fn a_refusal_holds_as_long_as_it_would_have() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn many_refusals_do_not_make_a_record_long() {
+    let lab = Lab::new(GOOGLE_ACCOUNT);
+    let message = "a".repeat(3500).leak();
+    lab.servers.change(|script| script.iam = Does::Refuse(403, message));
+    for scope in 0..60 {
+        let scope = format!("{scope}{}", "s".repeat(500));
+        assert_eq!(lab.refusal(&format!("default/token?scopes={scope}")).await.0, 403);
+    }
+    let [record] = &sent(&lab)[..] else { panic!("one workload") };
+    let refusals = record["google"].as_array().expect("a list").len();
+    assert!(refusals > 2, "{refusals}");
+    assert!(record.to_string().len() < 16 << 10, "{}", record.to_string().len());
+    assert_eq!(take(&Lab::new(GOOGLE_ACCOUNT), record), Ok(2));
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_is_invalid_is_not_taken_over() {
     let before = Lab::new(GOOGLE_ACCOUNT);
     before.token(TOKEN).await;
