@@ -109,9 +109,6 @@ pub(super) struct Steps {
     pub(super) link: Link,
 }
 
-/// Time before its end from which a token is renewed for a pod without regard to the pace: client libraries want one that lives longer.
-const ENDS_SOON: Duration = Duration::from_secs(300);
-
 /// Whether a renewal has taken a turn of the pace.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Taken(pub(super) bool);
@@ -193,7 +190,7 @@ impl Steps {
             return self.federated_now(want, (deadline, urgency), Taken(false)).await;
         };
         let taken = self.means.renewals.take(now);
-        if !taken && kept.expires > now + ENDS_SOON {
+        if !taken && !kept.ends_soon(now) {
             return Ok(kept);
         }
         self.federated_now(want, (deadline, urgency), Taken(taken)).await
