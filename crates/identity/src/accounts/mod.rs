@@ -4,7 +4,7 @@
 //! if it is about the pod's own account. Requests of the node pass.
 //!
 //! The Google identity of an account is read from the API server when its first pod is scheduled. A request that comes
-//! before that waits.
+//! before that waits, and so does one for which what was read is too old.
 
 use std::sync::Arc;
 
@@ -48,7 +48,7 @@ impl Accounts {
     async fn email(&self, id: WorkloadId) -> Option<String> {
         let workload = match self.workloads.requested(id) {
             Some(workload) => Some(workload),
-            None => self.workloads.link(id).await.ok(),
+            None => self.workloads.reread(id).await.ok(),
         };
         let usable = workload.filter(|workload| workload.link.is_ok());
         usable.map(|workload| self.names.email(&workload).to_string())
@@ -124,14 +124,14 @@ impl Decide for Accounts {
         request.detach();
         let accounts = self.clone();
         Decision::undecided(async move {
-            let workload = accounts.workloads.link(id).await.map_err(AccountError::from)?;
+            let workload = accounts.workloads.reread(id).await.map_err(AccountError::from)?;
             Ok(accounts.judge(request, &asked, &workload))
         })
     }
 
     fn answers_from_memory(&self, request: &Request) -> bool {
         let is_token = |asked: &Asked| matches!(asked, Asked::Value { value: Value::Token | Value::Identity, .. });
-        own(request).is_some_and(|(id, asked)| !is_token(&asked) && self.workloads.get(id).is_some())
+        own(request).is_some_and(|(id, asked)| !is_token(&asked) && self.workloads.recent(id).is_some())
     }
 }
 

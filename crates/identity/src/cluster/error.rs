@@ -60,6 +60,13 @@ pub enum RequestError {
         /// Advice for the operator, or empty.
         hint: &'static str,
     },
+    /// Too many requests. None should be sent before this time has passed.
+    #[error("the API server answered 429 Too Many Requests: {message}")]
+    Throttled {
+        /// The API server's message.
+        message: String,
+        retry_after: Duration,
+    },
     /// The version from which a watch was to resume is too old. A new list is needed.
     #[error("the API server no longer has what happened since: {0}")]
     Expired(String),
@@ -93,6 +100,7 @@ impl RequestError {
             Self::Unreachable(_) | Self::Lost(_) => Failure::Connection,
             Self::Silent(_) => Failure::Silent,
             Self::Refused { status, .. } => Failure::Refused(*status),
+            Self::Throttled { .. } => Failure::Refused(StatusCode::TOO_MANY_REQUESTS),
             Self::Expired(_) => Failure::Expired,
             Self::Invalid(_) => Failure::Invalid,
         }

@@ -5,6 +5,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
+use http::response;
 use http_body::Frame;
 use kube::Client;
 use serde_json::{Value, json};
@@ -79,10 +80,19 @@ impl Asked {
 
     /// Answers, and leaves the body open.
     pub fn run(self, status: u16) -> Running {
+        self.run_with(Response::builder().status(status))
+    }
+
+    fn run_with(self, response: response::Builder) -> Running {
         let (pieces, body) = mpsc::unbounded_channel();
-        let response = Response::builder().status(status).body(Pieces(body)).expect("a response");
-        let _ = self.answer.send(response);
+        let _ = self.answer.send(response.body(Pieces(body)).expect("a response"));
         Running(pieces)
+    }
+
+    /// Answers with 429 and this `Retry-After`.
+    pub fn throttle(self, retry_after: &str) {
+        let running = self.run_with(Response::builder().status(429).header("retry-after", retry_after));
+        running.bytes(json!({"kind": "Status", "code": 429, "message": "slow down"}).to_string());
     }
 
     /// Answers with a whole body.

@@ -24,8 +24,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use form_urlencoded::Serializer;
-use http::header::{ACCEPT, CONTENT_TYPE};
-use http::{HeaderValue, Request, Response, StatusCode};
+use http::header::{ACCEPT, CONTENT_TYPE, RETRY_AFTER};
+use http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
 use kube::client::Body;
 use percent_encoding::{NON_ALPHANUMERIC, PercentEncode, utf8_percent_encode};
 use tokio::time::timeout;
@@ -238,7 +238,13 @@ impl Cluster {
                 }
                 // Reading the message may be slow.
                 let refusal = events::read_refusal(status, body, self.hint(resource));
-                Err(timeout(RESPONSE_TIMEOUT, refusal).await.unwrap_or(RequestError::Silent(RESPONSE_TIMEOUT)))
+                let error = timeout(RESPONSE_TIMEOUT, refusal).await.unwrap_or(RequestError::Silent(RESPONSE_TIMEOUT));
+                Err(match error {
+                    RequestError::Refused { status: StatusCode::TOO_MANY_REQUESTS, message, .. } => {
+                        RequestError::Throttled { message, retry_after: retry_after(&head.headers) }
+                    }
+                    error => error,
+                })
             }
         }
     }
@@ -270,6 +276,12 @@ impl Clients {
 
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 const MERGE_PATCH: HeaderValue = HeaderValue::from_static("application/merge-patch+json");
+
+/// The time that the API server names in seconds after 429, or a second.
+fn retry_after(headers: &HeaderMap) -> Duration {
+    let seconds = headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.trim().parse().ok());
+    Duration::from_secs(seconds.unwrap_or(1))
+}
 
 /// A segment of a path, escaped.
 fn escaped(segment: &str) -> PercentEncode<'_> {

@@ -37,6 +37,9 @@ const MAX_ASKS: usize = 64;
 /// Longest scopes or audience.
 const MAX_WHAT: usize = 8 << 10;
 
+/// Maximum bytes of the refusals of a workload's Google tokens. Its pods may cause many, and tokens of others need the room.
+const MAX_REFUSALS: usize = 8 << 10;
+
 /// Longest time for which a refusal is the answer, and most headers that it has.
 const MAX_REFUSAL: Duration = Duration::from_secs(120);
 const MAX_HEADERS: usize = 32;
@@ -183,6 +186,11 @@ impl WorkloadSource {
             // A record does not name a certificate.
             (ask.bound_to.is_none() && !record.is_empty())
                 .then(|| (AskRecord { is_identity: ask.kind == TokenKind::Identity, what: ask.what }, record))
+        });
+        let mut refusals = 0;
+        let google = google.filter(|(ask, record)| {
+            refusals += record.refusal.as_ref().map_or(0, |refusal| ask.what.len() + refusal.bytes());
+            record.token.is_some() || refusals <= MAX_REFUSALS
         });
         WorkloadRecord {
             namespace: workload.namespace.to_string(),
@@ -333,6 +341,11 @@ impl RefusalRecord {
             until: refusal.until.as_nanos(),
             failures,
         })
+    }
+
+    /// Its approximate length.
+    fn bytes(&self) -> usize {
+        self.body.len() + self.headers.iter().map(|(name, value)| name.len() + value.len()).sum::<usize>()
     }
 
     /// `None` if it does not hold any more.

@@ -25,7 +25,8 @@
 //! | the pod that the token is for is gone | another pod is tried, up to 3 | at once |
 //! | the Security Token Service refuses (400, 401, 403) | 403 with its message | after 10 s |
 //! | IAM refuses | its status, with Google's text | after 5 s, doubling to 60 s |
-//! | 429 from either | 503 with `Retry-After` | after that; doubling from 1 to 30 s; if no pod waits, after minutes (`quota.rs`) |
+//! | IAM does not accept the federated token | 503 | with a new one, at most once a minute |
+//! | 429 from any of them | 503 with `Retry-After` | after that; doubling from 1 to 30 s; if no pod waits, after minutes (`quota.rs`) |
 //! | no response, or a server error | 503 | after 0.6 to 0.9 s |
 //! | a server fails for several workloads | 503 at once | once a second by one of them (`server.rs`) |
 //!
@@ -42,6 +43,7 @@ mod not_given;
 mod pace;
 mod prefetch;
 mod quota;
+mod quotas;
 mod renew;
 mod rest;
 mod secret;

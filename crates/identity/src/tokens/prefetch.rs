@@ -12,7 +12,8 @@
 //! - Pods that were scheduled before the proxy started, over [`START_SPREAD`]: all proxies of a cluster may be updated at
 //!   once, and such pods are rarely at their first request.
 //! - More than [`BURST`] new accounts within [`BURST_SPREAD`], over that time.
-//! - After a failure at Google nothing is fetched in advance for a while, for longer each time.
+//! - After a failure at Google nothing is fetched in advance for a while, for longer each time. When the quota at IAM of one account's
+//!   project is used up, only that account pauses.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashSet};
@@ -28,7 +29,7 @@ use crate::workloads::{Prefetch, Workload};
 use base::backoff::{Backoff, Jitter};
 use base::clock::{BootTime, sleep_until};
 use protocol::metadata::WorkloadId;
-use proxy::failure::{ExchangeFailure, TokenFailure};
+use proxy::failure::{ExchangeFailure, TokenFailure, TokenServer};
 use proxy::tokens::NoToken;
 
 /// Maximum accounts for which tokens are fetched at once.
@@ -42,7 +43,7 @@ pub(super) const START_SPREAD: Duration = Duration::from_secs(600);
 const BURST: usize = 20;
 const BURST_SPREAD: Duration = Duration::from_secs(30);
 
-/// Pause of an account after a failure at the API server.
+/// Pause of an account after a failure at the API server, or when the quota of its project is used up.
 const OWN_PAUSE: Duration = Duration::from_secs(120);
 
 /// Initial and maximum pause of all accounts after a failure at Google.
@@ -201,6 +202,7 @@ impl Plan {
         match outcome {
             Ok(Prepared::Fetched) => self.failures = 0,
             Ok(Prepared::Needless) => {}
+            Ok(Prepared::HeldBack) => self.queue.push(Reverse((now + JITTER.of(OWN_PAUSE, jitter), number))),
             Err(NoToken::Refused(refused)) if refused.status.is_client_error() => {}
             Err(NoToken::Failed(failure)) if is_its_own(&failure) => {
                 self.queue.push(Reverse((now + JITTER.of(OWN_PAUSE, jitter), number)));
@@ -223,6 +225,8 @@ enum Prepared {
     Fetched,
     /// Its pods have requested one already.
     Needless,
+    /// The quota of its project at IAM is used up.
+    HeldBack,
 }
 
 /// Whether a failure concerns one account: the API server's answer about it.
@@ -237,7 +241,15 @@ impl WorkloadSource {
         if steps.stages.were_asked() {
             return Ok(Prepared::Needless);
         }
-        steps.prepare().await?;
+        match steps.prepare().await {
+            // That is 429. Other errors of a server are failures.
+            Err(NoToken::Refused(refused))
+                if refused.status.is_server_error() && steps.awaited() == TokenServer::Iam =>
+            {
+                return Ok(Prepared::HeldBack);
+            }
+            prepared => prepared?,
+        }
         steps.stages.asked(BootTime::now());
         Ok(Prepared::Fetched)
     }

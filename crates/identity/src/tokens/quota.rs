@@ -4,13 +4,18 @@
 //! it got 429. So it asks less often each time it does, and more often again each time it does not, as senders do that share a line.
 //! Requests that nobody waits for are held back for minutes, and those that pods wait for only for seconds: what is left of the quota
 //! goes to pods, of whichever node.
+//!
+//! While pods' requests are held back, the workload that was held back first is next, or one that asks all the time would get each turn.
+//! If it does not come within [`TURN`], the next request is let through.
 
+use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
 use base::backoff::{Backoff, Jitter};
+use protocol::metadata::WorkloadId;
 use proxy::tokens::Urgency;
 
 /// Intervals between requests that nobody waits for. The longest is a quarter of a token's life: a token that is due has more left.
@@ -28,9 +33,46 @@ const MAX_STEPS: u32 = 6;
 /// Time without a request after which an interval is forgotten.
 const FORGOTTEN: Duration = Duration::from_secs(900);
 
+/// Time for which a turn is kept for the workload that was held back first. `Retry-After` is in whole seconds.
+const TURN: Duration = Duration::from_secs(2);
+
+/// Maximum number of workloads that are remembered as held back.
+const MAX_WAITING: usize = 64;
+
 /// What is known of a server's quota.
 #[derive(Debug, Default)]
-pub(super) struct Quota(Mutex<[Interval; 2]>);
+pub(super) struct Quota(Mutex<Intervals>);
+
+#[derive(Debug, Default)]
+struct Intervals {
+    of: [Interval; 2],
+    /// The workloads whose pods' requests were held back since their last turn, in order. What nobody waits for needs no order: a
+    /// token that ends soon is waited for.
+    waiting: VecDeque<WorkloadId>,
+}
+
+impl Intervals {
+    /// Records that a request was held back.
+    fn waits(&mut self, workload: WorkloadId, urgency: Urgency) {
+        if urgency == Urgency::Demanded && self.waiting.len() < MAX_WAITING && !self.waiting.contains(&workload) {
+            self.waiting.push_back(workload);
+        }
+    }
+
+    /// Records that a request was let through.
+    fn had_its_turn(&mut self, workload: WorkloadId, urgency: Urgency) {
+        if urgency == Urgency::Demanded {
+            // The first one has had its chance.
+            self.waiting.pop_front();
+            self.waiting.retain(|other| *other != workload);
+        }
+    }
+
+    /// Whether another workload than this one was held back first.
+    fn is_anothers(&self, workload: WorkloadId, urgency: Urgency) -> bool {
+        urgency == Urgency::Demanded && self.waiting.front().is_some_and(|first| *first != workload)
+    }
+}
 
 /// The interval between requests of one urgency.
 #[derive(Debug, Clone, Copy, Default)]
@@ -45,21 +87,31 @@ struct Interval {
 
 impl Quota {
     /// Lets a request begin, or returns the time for which it is held back.
-    pub(super) fn begin(&self, urgency: Urgency, now: Instant, random: f64) -> Result<(), Duration> {
+    pub(super) fn begin(
+        &self,
+        (workload, urgency): (WorkloadId, Urgency),
+        now: Instant,
+        random: f64,
+    ) -> Result<(), Duration> {
         let mut intervals = self.lock();
-        let interval = &mut intervals[index(urgency)];
-        if interval.steps == 0 {
-            return Ok(());
-        }
+        let interval = intervals.of[index(urgency)];
         let next = interval.next.unwrap_or(now);
-        if next > now {
-            return Err(next - now);
-        }
-        if now - next > FORGOTTEN {
-            *interval = Interval::default();
+        if interval.steps == 0 || now.saturating_duration_since(next) > FORGOTTEN {
+            if interval.steps > 0 {
+                intervals.of[index(urgency)] = Interval::default();
+            }
+            if urgency == Urgency::Demanded {
+                intervals.waiting.clear();
+            }
             return Ok(());
         }
-        interval.next = Some(now + backoff(urgency).wait(interval.steps, random));
+        let opens = if intervals.is_anothers(workload, urgency) { next + TURN } else { next };
+        if opens > now {
+            intervals.waits(workload, urgency);
+            return Err(opens - now);
+        }
+        intervals.had_its_turn(workload, urgency);
+        intervals.of[index(urgency)].next = Some(now + backoff(urgency).wait(interval.steps, random));
         Ok(())
     }
 
@@ -72,7 +124,7 @@ impl Quota {
             Urgency::Background => &[Urgency::Background],
         };
         for of in held_back.iter().copied() {
-            let interval = &mut intervals[index(of)];
+            let interval = &mut intervals.of[index(of)];
             if of != urgency {
                 // No longer than the first time: what comes of its own requests is not known.
                 interval.steps = interval.steps.max(1);
@@ -88,7 +140,7 @@ impl Quota {
 
     /// Records an answer other than 429 to a request that began at `began`.
     pub(super) fn allowed(&self, urgency: Urgency, began: Instant, now: Instant, random: f64) {
-        let interval = &mut self.lock()[index(urgency)];
+        let interval = &mut self.lock().of[index(urgency)];
         if interval.grew.is_some_and(|grew| grew > began) {
             return;
         }
@@ -103,11 +155,11 @@ impl Quota {
 
     /// Time for which a request is held back.
     pub(super) fn left(&self, urgency: Urgency, now: Instant) -> Duration {
-        let interval = self.lock()[index(urgency)];
+        let interval = self.lock().of[index(urgency)];
         interval.next.map_or(Duration::ZERO, |next| next.saturating_duration_since(now))
     }
 
-    fn lock(&self) -> MutexGuard<'_, [Interval; 2]> {
+    fn lock(&self) -> MutexGuard<'_, Intervals> {
         // Nothing panics while it is locked.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -132,13 +184,14 @@ mod tests {
     use super::*;
 
     const SECOND: Duration = Duration::from_secs(1);
+    const ONE: WorkloadId = WorkloadId(1);
 
     /// Sends a request each second for a time. Returns how many began.
     fn sent(quota: &Quota, urgency: Urgency, begins: Instant, seconds: u32, is_used_up: bool) -> u32 {
         (0..seconds)
             .filter(|second| {
                 let now = begins + SECOND * *second;
-                let is_sent = quota.begin(urgency, now, 0.0).is_ok();
+                let is_sent = quota.begin((ONE, urgency), now, 0.0).is_ok();
                 match (is_sent, is_used_up) {
                     (true, true) => quota.used_up(urgency, now, Duration::ZERO, now, 0.0),
                     (true, false) => quota.allowed(urgency, now, now, 0.0),
@@ -164,8 +217,8 @@ mod tests {
     fn a_429_of_pods_holds_back_the_rest() {
         let (quota, now) = (Quota::default(), Instant::now());
         quota.used_up(Urgency::Demanded, now, Duration::ZERO, now, 0.0);
-        assert_eq!(quota.begin(Urgency::Demanded, now, 0.0), Err(SECOND));
-        assert_eq!(quota.begin(Urgency::Background, now, 0.0), Err(60 * SECOND));
+        assert_eq!(quota.begin((ONE, Urgency::Demanded), now, 0.0), Err(SECOND));
+        assert_eq!(quota.begin((ONE, Urgency::Background), now, 0.0), Err(60 * SECOND));
     }
 
     #[test]
@@ -182,12 +235,15 @@ mod tests {
         for millis in 0..24 {
             quota.used_up(Urgency::Demanded, now, Duration::ZERO, now + Duration::from_millis(millis + 1), 0.0);
         }
-        assert!(quota.begin(Urgency::Demanded, now + SECOND * 2, 0.0).is_ok());
-        assert!(quota.begin(Urgency::Demanded, now + SECOND * 2, 0.0).is_err(), "one, until there is an answer");
+        assert!(quota.begin((ONE, Urgency::Demanded), now + SECOND * 2, 0.0).is_ok());
+        assert!(quota.begin((ONE, Urgency::Demanded), now + SECOND * 2, 0.0).is_err(), "one, until there is an answer");
         quota.allowed(Urgency::Demanded, now, now + SECOND * 2, 0.0);
-        assert!(quota.begin(Urgency::Demanded, now + SECOND * 2, 0.0).is_err(), "that one is older than the 429");
+        assert!(
+            quota.begin((ONE, Urgency::Demanded), now + SECOND * 2, 0.0).is_err(),
+            "that one is older than the 429"
+        );
         quota.allowed(Urgency::Demanded, now + SECOND * 2, now + SECOND * 2, 0.0);
-        assert!((0..9).all(|_| quota.begin(Urgency::Demanded, now + SECOND * 2, 0.0).is_ok()));
+        assert!((0..9).all(|_| quota.begin((ONE, Urgency::Demanded), now + SECOND * 2, 0.0).is_ok()));
     }
 
     #[test]
@@ -206,8 +262,51 @@ mod tests {
     fn a_time_that_the_server_names_is_kept_and_an_old_interval_is_forgotten() {
         let (quota, now) = (Quota::default(), Instant::now());
         quota.used_up(Urgency::Demanded, now, SECOND * 20, now, 0.0);
-        assert_eq!(quota.begin(Urgency::Demanded, now + SECOND * 10, 0.0), Err(SECOND * 10));
+        assert_eq!(quota.begin((ONE, Urgency::Demanded), now + SECOND * 10, 0.0), Err(SECOND * 10));
         let later = now + FORGOTTEN * 2;
-        assert!((0..9).all(|_| quota.begin(Urgency::Demanded, later, 0.0).is_ok()));
+        assert!((0..9).all(|_| quota.begin((ONE, Urgency::Demanded), later, 0.0).is_ok()));
+    }
+
+    /// Workloads that ask all the time get no turn while one that comes when it was told to waits.
+    #[test]
+    fn the_workload_that_was_held_back_first_is_next() {
+        let (quota, now) = (Quota::default(), Instant::now());
+        quota.used_up(Urgency::Demanded, now, Duration::ZERO, now, 0.0);
+        let begins = |workload, millis| {
+            let now = now + Duration::from_millis(millis);
+            let begins = quota.begin((WorkloadId(workload), Urgency::Demanded), now, 0.0);
+            if begins.is_ok() {
+                quota.used_up(Urgency::Demanded, now, Duration::ZERO, now, 0.0);
+            }
+            begins
+        };
+        let honest = 9;
+        let (mut returns, mut turns, mut others) = (500, 0, 0);
+        for millis in (0..600_000).step_by(100) {
+            others += [1, 2].into_iter().filter(|workload| begins(*workload, millis).is_ok()).count();
+            if millis >= returns {
+                match begins(honest, millis) {
+                    Ok(()) => (returns, turns) = (millis + 500, turns + 1),
+                    // In whole seconds, and a little later.
+                    Err(left) => returns = millis + (left.as_secs() + 1) * 1000 + 300,
+                }
+            }
+        }
+        assert!(turns >= 6 && others >= 12, "{turns} of {}", turns + others);
+    }
+
+    #[test]
+    fn a_workload_that_does_not_come_delays_the_next_by_two_seconds() {
+        let (quota, now) = (Quota::default(), Instant::now());
+        let begins =
+            |workload, seconds| quota.begin((WorkloadId(workload), Urgency::Demanded), now + SECOND * seconds, 0.0);
+        quota.used_up(Urgency::Demanded, now, Duration::ZERO, now, 0.0);
+        assert_eq!(begins(1, 0), Err(SECOND));
+        assert_eq!((begins(2, 1), begins(2, 2), begins(2, 3)), (Err(TURN), Err(SECOND), Ok(())));
+        assert_eq!(begins(1, 4), Ok(()), "its turn has passed, and nobody else waits");
+        for workload in 0..1000 {
+            assert!(begins(workload, 4).is_err());
+        }
+        assert_eq!(quota.lock().waiting.len(), MAX_WAITING);
     }
 }

@@ -12,6 +12,9 @@ use base::clock::BootTime;
 /// Minimum remaining life of a token that is used: it must still be valid when the request that has it arrives.
 const MIN_LEFT: Duration = Duration::from_secs(10);
 
+/// Time before its end from which a token is renewed as if there were none: client libraries want one that lives longer.
+use super::pace::ENDS_SOON;
+
 /// Maximum time since the request for an uncollected identity token until another request may get it.
 const MAX_UNCOLLECTED: Duration = Duration::from_secs(60);
 
@@ -52,6 +55,10 @@ impl Secret {
     pub(super) fn issued_for(self, subject: &Self) -> Self {
         let is_with_it = self.expires == subject.expires && subject.due > self.asked;
         Self { due: if is_with_it { subject.due } else { self.due }, ..self }
+    }
+
+    pub(super) fn ends_soon(&self, now: BootTime) -> bool {
+        self.expires <= now + ENDS_SOON
     }
 
     pub(super) fn is_valid(&self, now: BootTime) -> bool {

@@ -7,8 +7,10 @@
 //! - Requests that nobody waits for take at most [`MAX_BACKGROUND`] of them.
 //! - If it fails for several workloads, a [`Breaker`] lets one request through each [`PROBE_INTERVAL`], until one does
 //!   not fail. The others fail at once. A request takes 5 s at most, so a stalled server has five at a time.
-//! - After 429 a [`Quota`] holds requests back: those that nobody waits for longest. Requests that count against a project of the
-//!   workload's own are outside of it: that project's quota says nothing about the others'.
+//! - After 429 a [`Quota`] holds requests back: those that nobody waits for longest. Each project that is charged has its own: it says
+//!   nothing about the others'.
+//!
+//! [`Quota`]: super::quota::Quota
 //!
 //! A refusal is no failure.
 
@@ -22,7 +24,7 @@ use tokio::time::Instant;
 
 use super::halt::Halt;
 use super::metrics::Spent;
-use super::quota::Quota;
+use super::quotas::{Payer, Quotas};
 use super::rest::Rest;
 use protocol::metadata::WorkloadId;
 use proxy::failure::ExchangeFailure;
@@ -46,12 +48,11 @@ const RESTING: &str = "it has failed several times in a row and is asked again w
 const USED_UP: &str = "it returned 429 Too Many Requests, and is asked less often until it does not";
 
 /// The workload of a request, and whether a client waits for it.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(super) struct Turn {
     pub(super) workload: WorkloadId,
     pub(super) urgency: Urgency,
-    /// Whether the request counts against the quota of a project that the workload names itself.
-    pub(super) has_own_quota: bool,
+    pub(super) payer: Payer,
 }
 
 /// An error of a request.
@@ -72,7 +73,7 @@ pub(super) struct Server {
     places: Flights<WorkloadId>,
     background: Semaphore,
     breaker: Breaker<WorkloadId>,
-    quota: Quota,
+    quotas: Quotas,
     spent: Spent,
 }
 
@@ -87,7 +88,7 @@ impl Server {
     pub(super) fn new(failure: fn(String) -> ExchangeFailure, spent: Spent) -> Self {
         Self {
             failure,
-            quota: Quota::default(),
+            quotas: Quotas::default(),
             spent,
             places: Flights::new(MAX_REQUESTS),
             background: Semaphore::new(MAX_BACKGROUND),
@@ -98,7 +99,7 @@ impl Server {
     /// Sends a request when there is a place for it. Fails at once, without sending it, while the breaker holds it back.
     pub(super) async fn ask<T, E: Fault>(
         &self,
-        Turn { workload, urgency, has_own_quota }: Turn,
+        Turn { workload, urgency, payer }: Turn,
         request: impl Future<Output = Result<T, E>>,
     ) -> Result<Result<T, E>, Halt> {
         let _background = match urgency {
@@ -112,10 +113,8 @@ impl Server {
             return Err(Halt::resting((self.failure)(RESTING.to_owned())));
         }
         let began = Instant::now();
-        let quota = Some(&self.quota).filter(|_| !has_own_quota);
-        if let Some(quota) = quota {
-            quota.begin(urgency, began, fastrand::f64()).map_err(|left| self.held_back(left))?;
-        }
+        let quota = self.quotas.of(&payer, began);
+        quota.begin((workload, urgency), began, fastrand::f64()).map_err(|left| self.held_back(left))?;
         self.spent.count(urgency);
         let answer = request.await;
         match &answer {
@@ -123,10 +122,9 @@ impl Server {
             Ok(_) | Err(_) => self.breaker.succeeded(client),
         }
         let (now, random) = (Instant::now(), fastrand::f64());
-        match (quota, &answer) {
-            (None, _) => {}
-            (Some(quota), Ok(_)) => quota.allowed(urgency, began, now, random),
-            (Some(quota), Err(error)) => match error.used_up() {
+        match &answer {
+            Ok(_) => quota.allowed(urgency, began, now, random),
+            Err(error) => match error.used_up() {
                 Some(named) => quota.used_up(urgency, began, named, now, random),
                 None if error.is_failure() => {}
                 None => quota.allowed(urgency, began, now, random),
@@ -137,9 +135,10 @@ impl Server {
 
     /// The rest after a 429. What pods wait for is asked for again when the quota allows it. A 429 that no pod waited for holds back
     /// only what no pod waits for: no pod waits behind it.
-    pub(super) fn rest_after_429(&self, urgency: Urgency) -> Rest {
+    pub(super) fn rest_after_429(&self, Turn { urgency, payer, .. }: &Turn) -> Rest {
+        let now = Instant::now();
         match urgency {
-            Urgency::Demanded => Rest::Held(self.quota.left(urgency, Instant::now())),
+            Urgency::Demanded => Rest::Held(self.quotas.of(payer, now).left(*urgency, now)),
             Urgency::Background => Rest::Unasked,
         }
     }
@@ -169,6 +168,7 @@ mod tests {
 
     use super::super::metrics::{ExchangeMetrics, Step};
     use super::*;
+    use crate::workloads::{Annotations, Link};
     use telemetry::Registry;
 
     fn sts() -> Server {
@@ -216,16 +216,23 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_quota_of_a_workloads_own_says_nothing_about_the_others() {
+    async fn a_projects_quota_says_nothing_about_the_others() {
+        let link = |google_account| {
+            Link::parse(&Annotations { google_account: Some(google_account), ..Annotations::default() })
+                .expect("a link")
+        };
+        let shop = Payer::at_iam(&link("app@shop.iam.gserviceaccount.com"));
+        let bank = Payer::at_iam(&link("app@bank.iam.gserviceaccount.com"));
         let server = sts();
         for urgency in [Urgency::Demanded, Urgency::Background] {
-            for _ in 0..5 {
-                let own = Turn { has_own_quota: true, ..turn(1, urgency) };
-                let answer = server.ask(own, async { Err::<(), _>(UsedUp) }).await;
-                assert!(matches!(answer, Ok(Err(UsedUp))), "nor is it held back here");
-            }
-            let answer = server.ask(turn(2, urgency), async { Ok::<_, UsedUp>(()) }).await;
-            assert!(answer.is_ok());
+            let at = |payer: &Payer, workload| Turn { payer: payer.clone(), ..turn(workload, urgency) };
+            let answer = server.ask(at(&shop, 1), async { Err::<(), _>(UsedUp) }).await;
+            assert!(matches!(answer, Ok(Err(UsedUp))));
+            let answer = server.ask(at(&bank, 2), async { Ok::<_, UsedUp>(()) }).await;
+            assert!(answer.is_ok(), "{urgency:?}");
+            let answer = server.ask(at(&shop, 3), async { Ok::<_, UsedUp>(()) }).await;
+            assert!(answer.is_err(), "{urgency:?}: one project's accounts share it");
+            sleep(Duration::from_secs(1000)).await;
         }
     }
 
@@ -239,7 +246,7 @@ mod tests {
     }
 
     fn turn(workload: u64, urgency: Urgency) -> Turn {
-        Turn { workload: WorkloadId(workload), urgency, has_own_quota: false }
+        Turn { workload: WorkloadId(workload), urgency, payer: Payer::default() }
     }
 
     async fn fails(server: &Server, workload: u64) -> Result<Result<(), Failed>, Halt> {

@@ -43,6 +43,8 @@ pub(super) struct Stage(SingleFlight<State, Outcome>);
 struct State {
     kept: Option<Arc<Secret>>,
     failed: Option<Remembered<NoToken>>,
+    /// Whether the last flight began for nobody that waits.
+    is_background: bool,
     /// Consecutive failures since the last token, each within [`SAME_TROUBLE`] after the rest before it.
     failures: u32,
 }
@@ -51,34 +53,43 @@ struct State {
 enum Look {
     Kept(Arc<Secret>),
     Failed(NoToken),
-    /// A flight, and a fallback token.
-    Flying(Landing<Outcome>, Option<Arc<Secret>>),
+    /// A flight, a fallback token, and whether the flight began for nobody that waits.
+    Flying(Landing<Outcome>, Option<Arc<Secret>>, bool),
 }
 
 impl Stage {
     /// Returns the token. Begins a flight with `work` if needed, and waits for it until `deadline`. `work` is told its
-    /// urgency: [`Urgency::Background`] if there is a valid token.
+    /// urgency: [`Urgency::Background`] if there is a valid token that does not end soon. If a flight fails that began for nobody
+    /// that waits, another one is begun for whoever does.
     pub(super) async fn get<W, F>(&self, want: Want, (deadline, urgency): (Instant, Urgency), work: W) -> Outcome
     where
         W: FnOnce(Urgency) -> F,
         F: Future<Output = Result<Secret, Halt>> + Send + 'static,
     {
-        let (mut landing, otherwise) = match self.look(want, urgency, work) {
-            Look::Kept(secret) => return Ok(secret),
-            Look::Failed(why) => return Err(why),
-            Look::Flying(landing, otherwise) => (landing, otherwise),
-        };
-        // A caller with a valid token waits only briefly.
-        let deadline = otherwise.as_ref().map_or(deadline, |_| deadline.min(Instant::now() + MAX_RENEWAL_WAIT));
-        let outcome = match timeout_at(deadline, landing.result()).await {
-            Ok(Some(outcome)) => outcome,
-            // The deadline, or a panic in the flight.
-            Ok(None) | Err(_) => Err(slow()),
-        };
-        outcome.or_else(|why| otherwise.filter(|kept| kept.is_valid(BootTime::now())).ok_or(why))
+        let mut work = Some(work);
+        loop {
+            let (mut landing, otherwise, is_background) = match self.look(want, urgency, &mut work) {
+                Look::Kept(secret) => return Ok(secret),
+                Look::Failed(why) => return Err(why),
+                Look::Flying(landing, otherwise, is_background) => (landing, otherwise, is_background),
+            };
+            // A caller with a valid token waits only briefly.
+            let deadline = otherwise.as_ref().map_or(deadline, |_| deadline.min(Instant::now() + MAX_RENEWAL_WAIT));
+            let outcome = match timeout_at(deadline, landing.result()).await {
+                Ok(Some(outcome)) => outcome,
+                // The deadline, or a panic in the flight.
+                Ok(None) | Err(_) => Err(slow()),
+            };
+            let outcome = outcome.or_else(|why| otherwise.filter(|kept| kept.is_valid(BootTime::now())).ok_or(why));
+            let is_anothers = is_background && urgency == Urgency::Demanded && work.is_some();
+            if outcome.is_ok() || !is_anothers || Instant::now() >= deadline {
+                return outcome;
+            }
+        }
     }
 
-    fn look<W, F>(&self, want: Want, urgency: Urgency, work: W) -> Look
+    /// Takes `work` if it begins a flight.
+    fn look<W, F>(&self, want: Want, urgency: Urgency, work: &mut Option<W>) -> Look
     where
         W: FnOnce(Urgency) -> F,
         F: Future<Output = Result<Secret, Halt>> + Send + 'static,
@@ -94,14 +105,21 @@ impl Stage {
             let resting = || Look::Failed(resting(failed.what.clone(), failed.until.since(now)));
             return kept.map_or_else(resting, Look::Kept);
         }
-        let urgency = if kept.is_some() { Urgency::Background } else { urgency };
+        let has_time = kept.as_ref().is_some_and(|kept| !kept.ends_soon(now));
+        let urgency = if has_time { Urgency::Background } else { urgency };
+        if state.flight().is_none() {
+            state.is_background = urgency == Urgency::Background;
+        }
         let landing = state.join(
-            || timeout(MAX_FLIGHT, work(urgency)),
+            || {
+                let work = work.take().expect("it is taken once: no later look follows a flight of its own");
+                timeout(MAX_FLIGHT, work(urgency))
+            },
             |state, outcome| state.land(outcome.unwrap_or_else(|_| Err(slow().into()))),
         );
         match kept {
             Some(kept) if want == Want::Valid => Look::Kept(kept),
-            kept => Look::Flying(landing, kept),
+            kept => Look::Flying(landing, kept, state.is_background),
         }
     }
 
@@ -314,6 +332,51 @@ mod tests {
         sleep(Duration::from_millis(1999)).await;
         assert!(work.get(&stage, Want::Young).await.is_err());
         assert_eq!(work.begun.load(SeqCst), 7, "this one was soon after the one before");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_token_that_ends_soon_is_renewed_as_if_there_were_none() {
+        let (stage, work) = (Stage::default(), Work::new());
+        for (left, expected) in [(301, Urgency::Background), (299, Urgency::Demanded)] {
+            work.get(&stage, Want::Young).await.expect("a token");
+            sleep(Duration::from_millis((3600 - left) * 1000 - 100)).await;
+            let (sender, told) = tokio::sync::oneshot::channel();
+            let got = |urgency| async move {
+                sender.send(urgency).expect("it is waited for");
+                Err(Halt::failed(ExchangeFailure::Sts("away".to_owned())))
+            };
+            let deadline = Instant::now() + Duration::from_secs(2);
+            stage.get(Want::Young, (deadline, Urgency::Demanded), got).await.expect("the one before");
+            assert_eq!(told.await, Ok(expected), "{left} s");
+            sleep(Duration::from_secs(400)).await;
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn whoever_waits_does_not_share_the_failure_of_a_flight_that_began_for_nobody() {
+        let (stage, mut work) = (Stage::default(), Work::new());
+        work.rest = Some(Rest::Unasked);
+        let renewing = |urgency| {
+            let (stage, held_back) = (stage.clone(), Halt::resting(ExchangeFailure::Sts("held back".to_owned())));
+            let work = |_| async {
+                sleep(Duration::from_millis(100)).await;
+                Err(held_back)
+            };
+            tokio::spawn(async move { stage.get(Want::Young, (Instant::now() + MAX_FLIGHT, urgency), work).await })
+        };
+        let renewal = renewing(Urgency::Background);
+        sleep(Duration::from_millis(50)).await;
+        work.rest = None;
+        let got = tokio::join!(work.get(&stage, Want::Young), work.get(&stage, Want::Young));
+        assert_eq!(got, (Ok("1".to_owned()), Ok("1".to_owned())));
+        assert!(renewal.await.expect("no panic").is_err());
+
+        // The failure of a flight that began for somebody is everybody's.
+        let (stage, mut work) = (Stage::default(), Work::new());
+        work.rest = Some(Rest::None);
+        let got = tokio::join!(work.get(&stage, Want::Young), work.get(&stage, Want::Young));
+        assert!(got.0.is_err() && got.1.is_err());
+        assert_eq!(work.begun.load(SeqCst), 1);
     }
 
     #[tokio::test(start_paused = true)]

@@ -18,7 +18,8 @@ use super::halt::Halt;
 use super::iam::{Impersonation, NotIssued, What};
 use super::kept::{Ask, Stages};
 use super::metrics::{ExchangeMetrics, Step};
-use super::pace::{BURST, ENDS_SOON, INTERVAL, RenewalPace};
+use super::pace::{BURST, INTERVAL, RenewalPace};
+use super::quotas::Payer;
 use super::rest::Rest;
 use super::secret::{Secret, Want};
 use super::server::{Fault, Server, Turn};
@@ -36,6 +37,9 @@ use telemetry::sampled::{Brief, SampledBy};
 
 /// Maximum number of pods for which a token is requested, one after the other.
 const MAX_SPONSORS: usize = 3;
+
+/// Minimum age of a federated token that is replaced because IAM does not accept it.
+const MIN_AGE_TO_REPLACE: Duration = Duration::from_secs(60);
 
 /// Minimum interval between log lines about one workload for one reason.
 const LINE_INTERVAL: Duration = Duration::from_secs(60);
@@ -152,20 +156,13 @@ impl Steps {
         Err(NotIssuedHere::NoPod(why))
     }
 
-    fn turn(&self, step: Step, urgency: Urgency) -> Turn {
-        Turn { workload: self.number, urgency, has_own_quota: self.has_own_quota(step) }
-    }
-
-    /// Whether a request of this step counts against the quota of a project that the workload names. With a Google account, the
-    /// request to IAM names it.
-    fn has_own_quota(&self, step: Step) -> bool {
-        let is_linked = self.link.google_account.is_some();
-        let names_it = match step {
-            Step::Kubernetes => false,
-            Step::Sts => !is_linked,
-            Step::Iam => is_linked,
+    pub(super) fn turn(&self, step: Step, urgency: Urgency) -> Turn {
+        let payer = match step {
+            // The project of the workload pool is charged for an exchange, also if the workload names another.
+            Step::Kubernetes | Step::Sts => Payer::default(),
+            Step::Iam => Payer::at_iam(&self.link),
         };
-        names_it && self.link.quota_project.is_some()
+        Turn { workload: self.number, urgency, payer }
     }
 
     /// The server that a missing token waits for.
@@ -193,7 +190,7 @@ impl Steps {
             return self.federated_now(want, (deadline, urgency), Taken(None)).await;
         };
         if !self.means.renewals.take(now) {
-            if kept.expires > now + ENDS_SOON {
+            if !kept.ends_soon(now) {
                 return Ok(kept);
             }
             self.means.renewals.take_next(now);
@@ -306,6 +303,10 @@ impl Steps {
             servers.iam.ask(self.turn(Step::Iam, urgency), impersonation.send(google, &federation.iam)).await?;
         let result = issued.map_err(|error| match impersonation.not_issued(error) {
             NotIssued::Halt(halt) => halt,
+            // A new one would fare no better, and each attempt would cost an exchange.
+            NotIssued::NotAccepted(halt) if BootTime::now().since(federated.asked) < MIN_AGE_TO_REPLACE => {
+                Halt { rest: Rest::Doubling, ..halt }
+            }
             NotIssued::NotAccepted(halt) => {
                 // The next attempt begins with a new federated token.
                 self.stages.federated.reject(&federated);
@@ -326,8 +327,8 @@ impl Steps {
         };
         result.map_err(|halt| {
             self.log(Reason::Server(step.label(), halt.status()), &halt);
-            let is_429 = matches!(halt.rest, Rest::Throttled(_)) && !self.has_own_quota(step);
-            Halt { rest: if is_429 { server.rest_after_429(urgency) } else { halt.rest }, ..halt }
+            let is_429 = matches!(halt.rest, Rest::Throttled(_));
+            Halt { rest: if is_429 { server.rest_after_429(&self.turn(step, urgency)) } else { halt.rest }, ..halt }
         })
     }
 
@@ -354,10 +355,12 @@ impl NotIssuedHere {
     fn halt(&self) -> Halt {
         let (why, stays) = match self {
             Self::NoPod(why) => (why.clone(), false),
+            Self::Request(error @ RequestError::Throttled { retry_after, .. }) => {
+                let text = format!("{}\n", ExchangeFailure::Kubernetes(error.to_string()));
+                return Halt::throttled(text, *retry_after);
+            }
             Self::Request(error) => {
-                let is_refusal =
-                    |status: StatusCode| status.is_client_error() && status != StatusCode::TOO_MANY_REQUESTS;
-                (error.to_string(), matches!(error.failure(), Failure::Refused(status) if is_refusal(status)))
+                (error.to_string(), matches!(error.failure(), Failure::Refused(status) if status.is_client_error()))
             }
         };
         let failure = ExchangeFailure::Kubernetes(why);
@@ -373,6 +376,13 @@ impl Fault for NotIssuedHere {
                 Failure::Refused(status) => status.is_server_error(),
                 Failure::Cluster | Failure::Connection | Failure::Silent | Failure::Expired | Failure::Invalid => true,
             },
+        }
+    }
+
+    fn used_up(&self) -> Option<Duration> {
+        match self {
+            Self::Request(RequestError::Throttled { retry_after, .. }) => Some(*retry_after),
+            Self::NoPod(_) | Self::Request(_) => None,
         }
     }
 }

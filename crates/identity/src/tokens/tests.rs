@@ -13,10 +13,11 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::time::sleep;
 
 use super::metrics::Step;
+use super::quotas::Payer;
 use super::*;
 use crate::pods::Pod;
 use crate::tests::pod;
-use crate::workloads::Endpoint;
+use crate::workloads::{Annotations, Endpoint, Link};
 use lab::{Does, GOOGLE_ACCOUNT, Lab, Servers, bound_key, federation, issued, key};
 use protocol::metadata::Fingerprint;
 use proxy::failure::Failure;
@@ -335,13 +336,27 @@ async fn refusals_of_iam_are_passed_on_and_remembered_for_longer_each_time() {
 #[tokio::test(start_paused = true)]
 async fn a_federated_token_that_is_not_accepted_is_replaced() {
     let lab = Lab::new(GOOGLE_ACCOUNT);
+    lab.token(TOKEN).await;
+    sleep(Duration::from_secs(61)).await;
     lab.servers.change(|script| script.iam = Does::Refuse(401, "fed-1 is stale"));
     let why = lab.failure(TOKEN).await;
     assert!(why.ends_with("does not accept the federated token: [redacted] is stale"), "{why}");
     lab.servers.change(|script| script.iam = Does::Issue(3600));
     sleep(Duration::from_secs(1)).await;
-    assert_eq!(lab.token(TOKEN).await, "google-2");
-    assert_eq!(lab.servers.counts(), [1, 2, 2]);
+    assert_eq!(lab.token(TOKEN).await, "google-3");
+    assert_eq!(lab.servers.counts(), [1, 2, 3]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_iam_that_accepts_no_federated_token_costs_few_exchanges() {
+    let lab = Lab::new(GOOGLE_ACCOUNT);
+    lab.servers.change(|script| script.iam = Does::Refuse(401, "who are you?"));
+    for _ in 0..600 {
+        lab.failure(TOKEN).await;
+        sleep(Duration::from_secs(1)).await;
+    }
+    let [_, exchanges, impersonations] = lab.servers.counts();
+    assert!(exchanges <= 12 && (10..=30).contains(&impersonations), "{exchanges}, {impersonations}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -398,6 +413,41 @@ async fn a_quota_that_is_used_up_is_recognised_with_any_status() {
         lab.servers.change(|script| script.sts = Does::Refuse(403, said));
         assert_eq!(lab.refusal(TOKEN).await.0, 403, "{said}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_api_server_that_is_throttled_is_not_asked_before_the_time_that_it_names() {
+    let lab = Lab::new(GOOGLE_ACCOUNT);
+    lab.servers.change(|script| script.kubernetes = Does::Throttle("7"));
+    let (status, text) = lab.refusal(TOKEN).await;
+    assert_eq!(status, 503);
+    let said =
+        "no Kubernetes token for the pod's service account: the API server answered 429 Too Many Requests: slow down\n";
+    assert_eq!(text, said);
+    for _ in 0..6 {
+        sleep(Duration::from_secs(1)).await;
+        assert_eq!(lab.refusal(TOKEN).await.0, 503);
+    }
+    assert_eq!(lab.servers.counts(), [1, 0, 0]);
+    assert_eq!(lab.source.means.metrics.counts(Step::Kubernetes), [0, 0, 1, 0]);
+    lab.servers.change(|script| script.kubernetes = Does::Issue(3600));
+    sleep(Duration::from_secs(5)).await;
+    lab.token(TOKEN).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn iam_charges_the_project_of_the_account_and_an_exchange_that_of_the_pool() {
+    let lab = Lab::new(GOOGLE_ACCOUNT);
+    let linked = lab.source.steps(lab.number).await.expect("a link");
+    let annotations = Annotations { quota_project: Some("bank"), ..Annotations::default() };
+    let unlinked = Steps { link: Link::parse(&annotations).expect("a link"), ..linked.clone() };
+    for steps in [&linked, &unlinked] {
+        assert_eq!(steps.turn(Step::Sts, Urgency::Demanded).payer, Payer::default());
+        assert_eq!(steps.turn(Step::Kubernetes, Urgency::Demanded).payer, Payer::default());
+    }
+    let at_iam = linked.turn(Step::Iam, Urgency::Demanded).payer;
+    assert_eq!(at_iam, Payer::at_iam(&linked.link));
+    assert_ne!(at_iam, Payer::default());
 }
 
 #[tokio::test(start_paused = true)]

@@ -15,6 +15,9 @@ use protocol::metadata::{Principal, WorkloadId};
 /// Age from which an account is read again when it is requested.
 pub(crate) const MAX_AGE: Duration = Duration::from_secs(60);
 
+/// Time after which a read that is due is overdue: a request then waits for it.
+const OVERDUE: Duration = MAX_AGE;
+
 /// Initial and maximum pause after a failed read. The first is short, because the API server grants a node the right to
 /// read an account some milliseconds after the account's first pod was scheduled here.
 const BACK_OFF: Backoff = Backoff::new(Duration::from_millis(250), MAX_PAUSE).with(Jitter(0.6, 1.0));
@@ -65,6 +68,13 @@ pub(super) enum Reading {
     Idle,
     Wanted,
     UnderWay,
+}
+
+impl State {
+    /// Whether what is known is so old that a request waits until it is read again.
+    pub(super) fn is_overdue(&self, now: BootTime) -> bool {
+        !matches!(self.known, Known::Nothing) && now > self.due + OVERDUE
+    }
 }
 
 impl Account {
@@ -133,6 +143,11 @@ impl Account {
         is_unread && self.want()
     }
 
+    /// Puts off the time from which requests wait for the read, because one has waited in vain.
+    pub(super) fn waited(&self, now: BootTime) {
+        self.state.send_modify(|state| state.due = state.due.max(now));
+    }
+
     /// Begins a requested read. Returns whether there was one.
     pub(super) fn begin(&self) -> bool {
         self.state.send_if_modified(|state| {
@@ -161,10 +176,8 @@ impl Account {
             let is_unknown = matches!(state.known, Known::Nothing);
             if is_unknown {
                 state.known = Known::Workload(Arc::new(workload.clone()));
+                // The read stays wanted: the other process may have read it long ago.
                 (state.failure, state.failures, state.due) = (None, 0, due);
-                if state.reading == Reading::Wanted {
-                    state.reading = Reading::Idle;
-                }
             }
             is_unknown
         })

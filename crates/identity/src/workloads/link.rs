@@ -118,6 +118,12 @@ impl GoogleAccount {
     pub fn as_str(&self) -> &str {
         &self.0
     }
+
+    /// Its project. The whole e-mail where that does not name it.
+    pub(crate) fn project(&self) -> &str {
+        let domain = self.0.split_once('@').map_or("", |(_, domain)| domain);
+        domain.strip_suffix(PROJECT_DOMAIN).unwrap_or(&self.0)
+    }
 }
 
 impl QuotaProject {

@@ -4,8 +4,9 @@
 //! it is now: when its annotations change, or it is deleted and created again, it gets another number, and the state
 //! under the old one is forgotten. No number is used twice.
 //!
-//! Accounts are read by `follow`: when first seen, again when requested and older than a minute, and at each renewal of
-//! their tokens. While the API server is unreachable, the last state stays in effect.
+//! Accounts are read by `follow`: when first seen or taken over, again when requested and older than a minute, and at each renewal
+//! of their tokens. A request after a long pause waits for that read. While the API server is unreachable, the last state stays in
+//! effect.
 
 mod account;
 pub(crate) mod federation;
@@ -18,7 +19,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::{Notify, watch};
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 
 pub use account::Account;
 pub(crate) use account::MAX_AGE;
@@ -34,6 +35,9 @@ use protocol::metadata::{ServiceAccount, WorkloadId};
 
 /// Maximum time to wait until an account is read. A little less than clients wait for a token, so that they get the reason.
 const LINK_TIMEOUT: Duration = Duration::from_millis(2300);
+
+/// Maximum time to wait until a known account is read again. Clients wait for longer, and the API server takes some milliseconds.
+const REREAD_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// A Kubernetes service account and its parsed annotations.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -166,11 +170,32 @@ impl Workloads {
     }
 
     /// Like [`Workloads::get`], for a pod's request about the account: the account is read again if the last read was
-    /// long ago.
+    /// a minute ago. `None` also if the read is overdue; [`Workloads::reread`] waits for it.
     pub fn requested(&self, number: WorkloadId) -> Option<Arc<Workload>> {
+        self.account(number)?.requested();
+        self.recent(number)
+    }
+
+    /// Like [`Workloads::get`], unless a read is overdue.
+    pub fn recent(&self, number: WorkloadId) -> Option<Arc<Workload>> {
         let account = self.account(number)?;
-        account.requested();
-        account.workload_of(number)
+        let is_overdue = account.state.borrow().is_overdue(BootTime::now());
+        account.workload_of(number).filter(|_| !is_overdue)
+    }
+
+    /// Like [`Workloads::link`], for a pod's request about the account: an overdue read comes first. If it fails, or takes longer
+    /// than 500 ms, what is known stays in effect.
+    pub async fn reread(&self, number: WorkloadId) -> Result<Arc<Workload>, LinkError> {
+        let account = self.account(number).ok_or(LinkError::Outdated)?;
+        let mut changes = account.state.subscribe();
+        if changes.borrow_and_update().is_overdue(BootTime::now()) {
+            self.want(&account);
+            let read = changes.wait_for(|state| !state.is_overdue(BootTime::now()));
+            if timeout(REREAD_TIMEOUT, read).await.is_err() {
+                account.waited(BootTime::now());
+            }
+        }
+        self.link(number).await
     }
 
     /// The account with this number, without waiting. `None` if it was not read yet, does not exist any more, or has

@@ -179,6 +179,52 @@ async fn a_request_does_not_wait_for_longer_than_its_deadline() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_request_after_a_long_pause_waits_until_the_account_is_read_again() {
+    let workloads = Workloads::default();
+    let (app, number) = account(&workloads, 1, "a", "app");
+    workloads.found(&wanted(&workloads).await, "u1", &LINKED);
+    sleep(Duration::from_secs(119)).await;
+    assert!(workloads.requested(number).is_some());
+    sleep(Duration::from_secs(2)).await;
+    assert!(workloads.requested(number).is_none() && workloads.recent(number).is_none());
+    let (asked, ()) = tokio::join!(workloads.reread(number), async {
+        workloads.found(&wanted(&workloads).await, "u1", &Annotations::default());
+    });
+    assert_eq!(asked, Err(LinkError::Outdated), "its link has changed");
+    let asked = workloads.reread(app.number()).await;
+    assert_eq!(asked.expect("a link").link, Ok(Link::default()));
+
+    workloads.missing(&app);
+    sleep(Duration::from_secs(71)).await;
+    let (asked, ()) = tokio::join!(workloads.reread(app.number()), async {
+        workloads.found(&wanted(&workloads).await, "u2", &LINKED);
+    });
+    assert_eq!(asked.expect("it was created again").uid, "u2".into());
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_known_goes_on_after_a_long_pause_if_it_cannot_be_read() {
+    let workloads = Workloads::default();
+    let (_, number) = account(&workloads, 1, "a", "app");
+    workloads.found(&wanted(&workloads).await, "u1", &LINKED);
+    sleep(Duration::from_secs(600)).await;
+    let began = Instant::now();
+    let (one, other) = tokio::join!(workloads.reread(number), workloads.reread(number));
+    assert!(one.is_ok() && other.is_ok());
+    assert_eq!(began.elapsed(), REREAD_TIMEOUT);
+    assert!(workloads.requested(number).is_some(), "the next one does not wait");
+    Workloads::unread(&*wanted(&workloads).await, "the API server is away");
+
+    sleep(Duration::from_secs(600)).await;
+    let began = Instant::now();
+    let (asked, ()) = tokio::join!(workloads.reread(number), async {
+        Workloads::unread(&*wanted(&workloads).await, "the API server is away");
+    });
+    assert!(asked.is_ok());
+    assert_eq!(began.elapsed(), Duration::ZERO);
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_is_known_goes_on_and_is_read_again_after_a_minute_if_it_is_asked_for() {
     let workloads = Workloads::default();
     let (app, number) = account(&workloads, 1, "a", "app");

@@ -223,8 +223,7 @@ async fn post(by: &Cluster, path: &str, object: &impl Serialize) -> Result<Body,
 fn or_unreachable(error: RequestError) -> RequestError {
     match error {
         RequestError::Refused { status, message, hint }
-            if status.is_server_error()
-                || matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::UNAUTHORIZED) =>
+            if status.is_server_error() || status == StatusCode::UNAUTHORIZED =>
         {
             RequestError::Unreachable(format!("{status}: {message}{hint}"))
         }

@@ -128,6 +128,22 @@ async fn a_refusal_holds_as_long_as_it_would_have() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn many_refusals_do_not_make_a_record_long() {
+    let lab = Lab::new(GOOGLE_ACCOUNT);
+    let message = "a".repeat(3500).leak();
+    lab.servers.change(|script| script.iam = Does::Refuse(403, message));
+    for scope in 0..60 {
+        let scope = format!("{scope}{}", "s".repeat(500));
+        assert_eq!(lab.refusal(&format!("default/token?scopes={scope}")).await.0, 403);
+    }
+    let [record] = &sent(&lab)[..] else { panic!("one workload") };
+    let refusals = record["google"].as_array().expect("a list").len();
+    assert!(refusals > 2, "{refusals}");
+    assert!(record.to_string().len() < 16 << 10, "{}", record.to_string().len());
+    assert_eq!(take(&Lab::new(GOOGLE_ACCOUNT), record), Ok(2));
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_is_invalid_is_not_taken_over() {
     let before = Lab::new(GOOGLE_ACCOUNT);
     before.token(TOKEN).await;
@@ -167,6 +183,24 @@ async fn an_account_that_is_another_by_now_gets_nothing() {
         after.token(TOKEN).await;
         assert_eq!(after.servers.counts(), [1, 1, 1], "{pointer}");
     }
+}
+
+/// The other process may have read it days ago.
+#[tokio::test(start_paused = true)]
+async fn an_account_that_was_taken_over_is_read_again() {
+    let before = Lab::new(GOOGLE_ACCOUNT);
+    before.token(TOKEN).await;
+    let [record] = &sent(&before)[..] else { panic!("one workload") };
+    let link = |lab: &Lab| lab.source.means.workloads.get(lab.number).map(|workload| workload.link.clone());
+    let after = Lab::new("other@shop.iam.gserviceaccount.com");
+    assert_eq!(take(&after, record), Ok(2));
+    assert!(link(&after).is_some(), "it is used until then");
+    sleep(Duration::from_millis(100)).await;
+    assert_eq!(link(&after), None, "it has changed");
+    let same = Lab::new(GOOGLE_ACCOUNT);
+    assert_eq!(take(&same, record), Ok(2));
+    sleep(Duration::from_millis(100)).await;
+    assert!(link(&same).is_some(), "number and tokens stay");
 }
 
 #[tokio::test(start_paused = true)]

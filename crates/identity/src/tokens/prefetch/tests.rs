@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::super::tests::lab::{Does, GOOGLE_ACCOUNT, Lab};
 use super::*;
 use proxy::failure::ExchangeFailure;
 
@@ -102,6 +103,27 @@ fn an_account_without_a_pod_delays_no_other() {
     plan.ended(one, Err(NoToken::from(ExchangeFailure::Kubernetes("no pod".to_owned()))), now, 0.0);
     assert_eq!((plan.next(), plan.begin()), (Some(now), Some(WorkloadId(2))));
     assert_eq!(plan.next(), Some(now + OWN_PAUSE), "it is tried again");
+}
+
+#[test]
+fn a_projects_quota_delays_no_other_account() {
+    let now = BootTime::now();
+    let mut plan = Plan::default();
+    plan.take_in(&[account(1), account(2)], now, || 0.0);
+    let one = plan.begin().expect("planned");
+    plan.ended(one, Ok(Prepared::HeldBack), now, 0.0);
+    assert_eq!((plan.next(), plan.begin()), (Some(now), Some(WorkloadId(2))));
+    assert_eq!(plan.next(), Some(now + OWN_PAUSE), "it is tried again");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_quota_at_iam_is_a_projects_own_and_that_of_exchanges_is_everybodys() {
+    let lab = Lab::new(GOOGLE_ACCOUNT);
+    lab.servers.change(|script| script.iam = Does::Throttle("1"));
+    assert!(matches!(lab.source.prepare(lab.number).await, Ok(Prepared::HeldBack)));
+    let lab = Lab::new(GOOGLE_ACCOUNT);
+    lab.servers.change(|script| script.sts = Does::Throttle("1"));
+    assert!(lab.source.prepare(lab.number).await.is_err());
 }
 
 #[test]

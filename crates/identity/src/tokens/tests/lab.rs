@@ -120,7 +120,7 @@ impl Servers {
                 asked.answer(201, &json!({"spec": {"expirationSeconds": seconds}, "status": {"token": token}}));
             }
             Does::Refuse(status, message) => asked.refuse(status, message),
-            Does::Throttle(_) => asked.refuse(429, "slow down"),
+            Does::Throttle(seconds) => asked.throttle(seconds),
             Does::Fail => drop(asked),
             Does::Stall => {
                 sleep(Duration::from_secs(60)).await;

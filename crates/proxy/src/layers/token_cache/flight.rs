@@ -36,6 +36,9 @@ const RESTING_TTL_MILLIS: std::ops::Range<u64> = 100..200;
 /// Time without requests after which an entry without a token is removed. No failure is the answer for longer.
 const NO_TOKEN_TIMEOUT: Duration = Duration::from_secs(60);
 
+/// Maximum time before a token was issued at which a request for it came that waited for it.
+const MAX_WAITED: Duration = Duration::from_secs(60);
+
 /// Interval between fetches of the proxy's own token while the account does not exist. A machine gets an account only
 /// while it is stopped.
 const NO_ACCOUNT_RETRY_INTERVAL: Duration = Duration::from_secs(60);
@@ -108,6 +111,7 @@ impl<T: TokenSource> Keeper<T> {
             let asked = BootTime::now();
             let urgency = match cause {
                 FlightCause::Demand => Urgency::Demanded,
+                FlightCause::Refresh if self.is_needed_soon(asked) => Urgency::Demanded,
                 FlightCause::Refresh => Urgency::Background,
             };
             let outcome = tokio::select! {
@@ -127,6 +131,15 @@ impl<T: TokenSource> Keeper<T> {
                 () = self.expiry() => {}
             }
         }
+    }
+
+    /// Whether the token ends soon, and was requested since it was issued: clients are about to request the next one.
+    fn is_needed_soon(&self, now: BootTime) -> bool {
+        let known = self.entry.known.borrow();
+        known.token.as_ref().is_some_and(|token| {
+            let ends_soon = token.expires <= now + freshness::REFRESH_BEFORE_EXPIRY;
+            ends_soon && self.entry.unused_for(now) < now.since(token.since) + MAX_WAITED
+        })
     }
 
     /// Drops the token when it expires. Never resolves if there is none.

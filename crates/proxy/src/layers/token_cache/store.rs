@@ -23,6 +23,7 @@ use foldhash::fast::RandomState;
 use super::entry::{Entry, TokenRow};
 use super::metrics::{FlightCause, TokenMetrics};
 use crate::error::Overload;
+use crate::failure::ExchangeFailure;
 use crate::flights::{Flights, Waited};
 use crate::shares::{Availability, Client, Shares};
 use crate::single_flight::Remembered;
@@ -137,8 +138,10 @@ impl Store {
     pub fn forget_all_of(&self, principal: Principal) {
         let mut entries = self.lock();
         let gone: Vec<_> = entries.by_key.values().filter(|entry| entry.key.principal == principal).cloned().collect();
+        let changed = ExchangeFailure::Account("the pod's service account has changed; ask again".to_owned());
+        let why = NoToken::from(changed);
         for entry in &gone {
-            entries.evict(entry);
+            entries.evict(entry, why.clone());
         }
     }
 
@@ -227,7 +230,7 @@ impl Store {
             }
             Ok(evicted) => evicted,
             Err(_) => {
-                entries.evict(entry);
+                entries.evict(entry, NoToken::Overloaded(Overload::Tokens));
                 1
             }
         };
@@ -282,7 +285,7 @@ impl Entries {
                 }
             };
             let Some(goes) = goes else { return Err(Overload::Tokens) };
-            self.evict(&goes);
+            self.evict(&goes, NoToken::Overloaded(Overload::Tokens));
             evicted += 1;
         }
     }
@@ -292,10 +295,10 @@ impl Entries {
         may_go.min_by_key(|entry| entry.used.load(Relaxed)).cloned()
     }
 
-    fn evict(&mut self, entry: &Arc<Entry>) {
+    fn evict(&mut self, entry: &Arc<Entry>, why: NoToken) {
         self.remove(entry);
         // Requests that wait for it, or have just found it, get this error. Its token is wiped when its keeper ends.
-        let failure = Remembered::always(NoToken::Overloaded(Overload::Tokens));
+        let failure = Remembered::always(why);
         entry.known.send_modify(|known| known.failure = Some(failure));
         entry.evicted.notify_one();
     }

@@ -61,6 +61,7 @@ struct Server {
     /// Returns the same token until it expires.
     is_stuck: Mutex<bool>,
     fetches: Mutex<Vec<(TokenKey, Instant)>>,
+    urgencies: Mutex<Vec<Urgency>>,
     flying: AtomicU64,
     most_flying: AtomicU64,
     /// Duration of a fetch. Keys whose scopes begin with `slow` take 2.4 s instead, and get a new token each.
@@ -74,6 +75,7 @@ impl Server {
             minted: Mutex::default(),
             is_stuck: Mutex::default(),
             fetches: Mutex::default(),
+            urgencies: Mutex::default(),
             flying: AtomicU64::default(),
             most_flying: AtomicU64::default(),
             takes,
@@ -150,8 +152,9 @@ impl TokenSource for Source {
         UPSTREAM_TIMEOUT
     }
 
-    async fn fetch(&self, key: &TokenKey, _: Client, _: Urgency) -> Result<Fetched, NoToken> {
+    async fn fetch(&self, key: &TokenKey, _: Client, urgency: Urgency) -> Result<Fetched, NoToken> {
         let server = &self.0;
+        server.urgencies.lock().expect("urgencies").push(urgency);
         server.fetches.lock().expect("fetches").push((key.clone(), Instant::now()));
         let _flying = Flying::on(server);
         let is_slow = key.params().any(|(_, value)| value.starts_with("slow"));

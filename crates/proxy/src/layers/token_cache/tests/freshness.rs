@@ -124,6 +124,45 @@ async fn a_workloads_token_is_fetched_again_long_before_it_expires() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_token_in_use_that_ends_soon_is_demanded_and_what_nobody_asks_for_is_not() {
+    let server = Server::new();
+    let cache = Cache::new(&server);
+    cache.token(TOKEN).await;
+    sleep(Duration::from_secs(3300)).await;
+    let told = || server.urgencies.lock().expect("urgencies").clone();
+    assert_eq!(told()[..2], [Urgency::Demanded; 2], "{:?}", told());
+    sleep(240 * MINUTE).await;
+    assert_eq!(told().last(), Some(&Urgency::Background), "nobody asked for it");
+
+    // A renewal long before the end is nobody's demand.
+    let mut key = TokenKey::default_account();
+    key.principal = Principal::Workload(WorkloadId(1));
+    let server = Server::new();
+    Cache::new(&server).tokens.warm(key).await.expect("a token");
+    sleep(Duration::from_secs(2890)).await;
+    let told = server.urgencies.lock().expect("urgencies").clone();
+    assert_eq!(told[1], Urgency::Background, "{told:?}");
+}
+
+/// Its account has changed.
+#[tokio::test(start_paused = true)]
+async fn whoever_waits_for_a_token_that_is_forgotten_is_told_why() {
+    let server = Server::new();
+    server.set(Mode::Hangs);
+    let cache = Cache::new(&server);
+    let mut key = TokenKey::default_account();
+    key.principal = Principal::Workload(WorkloadId(1));
+    let principal = key.principal;
+    let waiting = cache.tokens.warm(key);
+    let (told, ()) = tokio::join!(waiting, async {
+        sleep(Duration::from_secs(1)).await;
+        cache.store.forget_all_of(principal);
+    });
+    let why = told.expect_err("forgotten");
+    assert!(why.to_string().contains("service account has changed"), "{why}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn identity_tokens_are_cached_for_a_minute_and_not_refreshed() {
     const IDENTITY: &str = "/computeMetadata/v1/instance/service-accounts/default/identity?audience=";
     let server = Server::new();
