@@ -168,6 +168,9 @@ class Flags(unittest.TestCase):
             with self.subTest(where, container=container["name"]):
                 # By default both are the same, but for an address of loopback, at which the node itself asks.
                 to = {one.split("=", 1)[1] for one in container["args"] if one.startswith("--to=")}
+                # As a variable, `redirect check` in the container knows it, too.
+                variables = {one["name"]: one.get("value", "") for one in container.get("env", [])}
+                to |= set(filter(None, variables.get("METADATA_PROXY_REDIRECT_TO", "").split(",")))
                 served = {one.split("=", 1)[1] for one in proxy["args"] if one.startswith("--addr=")}
                 self.assertLessEqual(to, served)
                 self.assertEqual(bool(to), bool(served))

@@ -54,8 +54,22 @@ class Chart(unittest.TestCase):
         proxy, redirect = pod["containers"]
         to = ["169.254.169.253:988", "[fd20:ce::253]:988"]
         self.assertEqual(all_of(proxy["args"], "--addr"), [*to, "127.0.0.1:988"])
-        for args in (redirect["args"], redirect["readinessProbe"]["exec"]["command"]):
-            self.assertEqual(all_of(args, "--to"), to)
+        # Not arguments: `redirect check` by hand in the container must know them, too.
+        self.assertEqual(values_of(redirect), {"METADATA_PROXY_REDIRECT_TO": ",".join(to)})
+
+    def test_what_is_run_in_a_proxys_container_finds_the_proxy(self):
+        others = 0
+        for where, _, container in rendered.containers():
+            args = container["args"]
+            served = [one.removeprefix("--metrics-addr=") for one in args if one.startswith("--metrics-addr=")]
+            if container["name"] == "canary" or args[0] in ("redirect", "mock") or not served:
+                continue
+            port = served[0].rsplit(":", 1)[1]
+            if port != "989":
+                others += 1
+                with self.subTest(where):
+                    self.assertEqual(values_of(container).get("METADATA_PROXY_METRICS_ADDR"), f"127.0.0.1:{port}")
+        self.assertGreater(others, 0)
 
     def test_selinux_lets_only_those_use_proc_that_do(self):
         values = ["--values", rendered.TESTS / "identity-kubelet" / "values.yaml", "--set", "seLinuxType=spc_t"]
@@ -195,8 +209,7 @@ class Chart(unittest.TestCase):
         self.assertIn("--metrics-addr=0.0.0.0:1989", proxy["args"])
         for probe in ("livenessProbe", "readinessProbe"):
             self.assertEqual(proxy[probe]["httpGet"]["port"], 1989)
-        for args in (redirect["args"], redirect["readinessProbe"]["exec"]["command"]):
-            self.assertEqual(all_of(args, "--to"), to)
+        self.assertEqual(values_of(redirect)["METADATA_PROXY_REDIRECT_TO"], ",".join(to))
         # What is run in the container asks there, and the redirect whether it may take the taint away.
         for container in (proxy, redirect):
             self.assertEqual(values_of(container)["METADATA_PROXY_METRICS_ADDR"], "127.0.0.1:1989")

@@ -20,9 +20,12 @@ class Values(unittest.TestCase):
             ("extraArgs={--redirect}", "extraArgs: instead of --redirect set redirect.enabled"),
             ("env[0].name=METADATA_PROXY_METRICS_ADDR", "env: instead of METADATA_PROXY_METRICS_ADDR set metricsPort"),
             ("port=989", "port and metricsPort are the same"),
+            ("podMonitor.enabled=true,redirect.metricsAddr=127.0.0.1:1990", "redirect.metricsAddr=127.0.0.1:1990 is on loopback"),
         ]:
             with self.subTest(mistake), self.assertRaisesRegex(AssertionError, re.escape(sentence)):
                 rendered.helm("--set", mistake)
+        # Somebody on the node may ask.
+        rendered.helm("--set", "redirect.metricsAddr=127.0.0.1:1990")
         # Others whose names begin alike.
         rendered.helm("--set", "extraArgs={--metrics-allowed-host=a,--redirect-max-new-connections=9}")
 

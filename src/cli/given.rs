@@ -61,18 +61,19 @@ pub(super) struct Given<S: Syntax> {
     text: String,
     value: Option<S::Value>,
     is_typed: bool,
+    is_default: bool,
 }
 
 impl<S: Syntax> Given<S> {
     /// The flag as if this value had been passed.
     pub(super) fn from_value(value: S::Value) -> Self {
-        Self { origin: String::new(), text: S::show(&value), value: Some(value), is_typed: true }
+        Self { origin: String::new(), text: S::show(&value), value: Some(value), is_typed: true, is_default: false }
     }
 
     /// The flag as if the environment had this text.
     #[cfg(test)]
     pub(super) fn from_environment(text: &str) -> Self {
-        Self { origin: String::new(), text: text.to_owned(), value: S::parse(text), is_typed: false }
+        Self { origin: String::new(), text: text.to_owned(), value: S::parse(text), is_typed: false, is_default: false }
     }
 
     /// The text as it was given.
@@ -89,6 +90,11 @@ impl<S: Syntax> Given<S> {
     /// Whether the flag has a value. An empty environment variable counts as not set.
     pub(super) fn is_not_empty(&self) -> bool {
         !self.text.is_empty()
+    }
+
+    /// Whether somebody chose the value, by the flag or its variable.
+    pub(super) fn is_chosen(&self) -> bool {
+        !self.is_default && self.is_not_empty()
     }
 
     /// Adds the subcommand's name in messages, for a flag that the proxy also has.
@@ -133,7 +139,8 @@ impl<S: Syntax> TypedValueParser for GivenParser<S> {
     ) -> Result<Self::Value, clap::Error> {
         let text = StringValueParser::new().parse_ref(command, arg, text)?;
         let origin = arg.map(|arg| origin(arg, Some(source))).unwrap_or_default();
-        Ok(Given { origin, value: S::parse(&text), text, is_typed: source == ValueSource::CommandLine })
+        let (is_typed, is_default) = (source == ValueSource::CommandLine, source == ValueSource::DefaultValue);
+        Ok(Given { origin, value: S::parse(&text), text, is_typed, is_default })
     }
 }
 

@@ -62,7 +62,13 @@ pub(super) struct RedirectArgs {
     /// Address that the proxy listens on. May be repeated, once for each IP version; what has none is blocked. With daemonset a
     /// link-local address or one of `fd20:ce::/64`, which the redirect adds to the interface lo, or another address of the node
     /// that is not loopback. IPv6 is left out on a node without it. With sidecar a loopback address, by default 127.0.0.1:988
-    #[arg(long, value_name = "HOST:PORT", value_delimiter = ',', default_values = PROXY.map(|addr| addr.to_string()))]
+    #[arg(
+        long,
+        value_name = "HOST:PORT",
+        env = TO,
+        value_delimiter = ',',
+        default_values = PROXY.map(|addr| addr.to_string())
+    )]
     to: Vec<Given<SocketAddr>>,
 
     /// sidecar only: user ID of the proxy (61988 in its image). No other container of the pod may use it, because its
@@ -76,7 +82,7 @@ pub(super) struct RedirectArgs {
     uplink: Vec<Given<Interface>>,
 
     /// Tool to install the rules with. By default nft if it works on this machine, otherwise iptables
-    #[arg(long, value_name = syntax::names::<Tool>())]
+    #[arg(long, value_name = syntax::names::<Tool>(), env = "METADATA_PROXY_REDIRECT_TOOL")]
     tool: Option<Choice<Tool>>,
 
     #[command(flatten)]
@@ -91,6 +97,9 @@ enum Place {
     DaemonSet,
     Sidecar,
 }
+
+/// `redirect check` in a container must know what the container's `redirect install` knows.
+const TO: &str = "METADATA_PROXY_REDIRECT_TO";
 
 /// Required or forbidden, depending on the mode.
 const PROXY_UID: &str = "proxy-uid";
@@ -195,7 +204,7 @@ impl Subcommands {
 impl RedirectArgs {
     fn resolve(self, mistakes: &mut Mistakes) -> Option<Redirect> {
         let place = mistakes.value(self.mode);
-        let is_shared = self.to.iter().any(Given::is_typed);
+        let is_shared = self.to.iter().any(Given::is_chosen);
         let to = destination(place, self.to, mistakes);
         let has_uid = self.proxy_uid.is_some();
         let uid = self.proxy_uid.and_then(|uid| mistakes.value(uid));
@@ -205,22 +214,25 @@ impl RedirectArgs {
             Place::Sidecar if has_uid => uid.map(|proxy_uid| Mode::Sidecar { proxy_uid }),
             Place::Sidecar => missing_uid(mistakes),
         });
-        let tool = self.tool.map(|tool| mistakes.value(tool));
+        let tool = mistakes.optional(self.tool);
         let opened = self.opened.resolve(mistakes);
-        Some(Redirect { settings: Settings { mode: mode?, to: to?, is_shared, opened: opened? }, tool: tool.flatten() })
+        Some(Redirect { settings: Settings { mode: mode?, to: to?, is_shared, opened: opened? }, tool })
     }
 }
 
 fn destination(place: Option<Place>, to: Vec<Given<SocketAddr>>, mistakes: &mut Mistakes) -> Option<Destination> {
-    if place == Some(Place::Sidecar) && !to.iter().any(Given::is_typed) {
-        return Destination::new(&[IN_POD]);
+    let is_chosen = to.iter().any(Given::is_chosen);
+    if !is_chosen {
+        let default: &[SocketAddr] = if place == Some(Place::Sidecar) { &[IN_POD] } else { &PROXY };
+        return Destination::new(default);
     }
     let (expected, fits): (_, fn(&SocketAddr) -> bool) = match place {
         Some(Place::Sidecar) => (LOOPBACK, |to| to.ip().is_loopback() && to.port() != 0),
         // Not all interfaces: the guard rules could not distinguish the proxy's address.
         _ => (OF_NODE, |to| !to.ip().is_loopback() && !to.ip().is_unspecified() && to.port() != 0),
     };
-    let to: Option<Vec<SocketAddr>> = to.into_iter().map(|to| mistakes.value_if(to, expected, fits)).collect();
+    let to = to.into_iter().filter(Given::is_not_empty);
+    let to: Option<Vec<SocketAddr>> = to.map(|to| mistakes.value_if(to, expected, fits)).collect();
     let destination = Destination::new(&to?);
     if destination.is_none() {
         mistakes.invalid("--to", "", "one address of each IP version at most");
@@ -406,6 +418,21 @@ mod tests {
         assert_eq!((redirect.settings.to, redirect.tool), (Destination::new(&PROXY).expect("two"), None));
         assert!(!redirect.settings.is_shared, "a node that has these addresses from somebody else has no place");
         assert_eq!(redirect.settings.opened, Opened::default());
+    }
+
+    #[test]
+    fn an_empty_variable_is_the_default_and_one_with_addresses_is_a_choice() {
+        let given = |texts: &[&str]| texts.iter().map(|text| Given::from_environment(text)).collect::<Vec<_>>();
+        let mut mistakes = Mistakes::default();
+        let mut of =
+            |place, texts: &[&str]| destination(Some(place), given(texts), &mut mistakes).expect("a destination");
+        assert_eq!(of(Place::DaemonSet, &[""]), Destination::new(&PROXY).expect("two"));
+        assert_eq!(of(Place::Sidecar, &[""]), Destination::new(&[IN_POD]).expect("one"));
+        let (four, six) = ("169.254.169.253:988", "[fd20:ce::253]:988");
+        let chosen = [four, six].map(|addr| addr.parse().expect("an address"));
+        assert_eq!(of(Place::DaemonSet, &[four, six]), Destination::new(&chosen).expect("two"));
+        assert!(mistakes.is_empty());
+        assert!(given(&[four])[0].is_chosen() && !given(&[""])[0].is_chosen());
     }
 
     #[test]

@@ -51,6 +51,7 @@ pub fn facts(seen: &Seen) -> Vec<Fact> {
         .chain(seen.troubles.iter().map(|trouble| of_trouble(trouble, &seen.minute)))
         .chain(unidentified(&seen.minute))
         .chain(no_tokens(&seen.minute))
+        .chain(account_refused(&seen.minute))
         .chain(audit(&seen.policy))
         .chain(rejected(&seen.policy))
         .chain(overload(&seen.minute, seen.busiest.as_deref()))
@@ -133,9 +134,21 @@ fn unidentified(minute: &Tally) -> Option<Fact> {
 
 fn no_tokens(minute: &Tally) -> Option<Fact> {
     let count = Some(minute.no_token).filter(|count| *count > 0)?;
-    let seen = format!("{count} requests got 503 in the last minute, because a step towards the token failed");
+    let seen = format!(
+        "{count} requests got none in the last minute, because a step towards the token failed, or Google refused it to all"
+    );
     Some(degraded(Topic::Tokens, "pods' own tokens", seen).advising(
         "run `identity doctor` beside the proxy, for a pod among the last refusals; it says which step fails",
+    ))
+}
+
+/// A pod can bring this about by itself, so it is no trouble of the node.
+fn account_refused(minute: &Tally) -> Option<Fact> {
+    let count = Some(minute.account_refused).filter(|count| *count > 0)?;
+    let seen =
+        format!("Google refused {count} requests in the last minute to single accounts; others are not affected");
+    Some(Fact::new(Topic::Tokens, Condition::Ok, "pods' own tokens", seen).advising(
+        "the last refusals have the pods, and what Google said; if all accounts are refused, run `identity doctor` beside the proxy",
     ))
 }
 

@@ -79,6 +79,8 @@ fn each_state_has_its_condition_its_fact_and_what_to_do() {
         assert_eq!(json::deserialize(written).expect("JSON"), facts);
     }
     assert_eq!(facts(&well()), []);
+    let provoked = facts(&Seen { minute: Tally { account_refused: 1000, ..Tally::default() }, ..well() });
+    assert_eq!((provoked.len(), Condition::of(&provoked)), (1, Condition::Ok), "one pod can provoke it");
     let requests = Tally { requests: 9, refused: 9, ..Tally::default() };
     assert_eq!(facts(&Seen { minute: requests, ..well() }), [], "the policy refuses as it should");
 }

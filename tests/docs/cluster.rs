@@ -7,13 +7,14 @@ use crate::rules::{Checked, check, fail, text};
 use crate::{files, root};
 
 /// Subcommands of kubectl that the documentation has.
-const KUBECTL: [&str; 16] = [
+const KUBECTL: [&str; 17] = [
     "annotate",
     "apply",
     "cordon",
     "create",
     "delete",
     "describe",
+    "edit",
     "exec",
     "get",
     "kustomize",

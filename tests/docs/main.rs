@@ -150,11 +150,25 @@ fn the_table_of_clients_has_every_client_situation_and_exception() {
     let rows: Vec<_> = clients.map(|(library, language)| format!("| {library} ({language}) | ")).collect();
     assert!(!rows.is_empty());
     assert_eq!(shown.len(), rows.len(), "{rows:?}");
-    for row in rows {
+    for row in &rows {
         assert!(
-            shown.iter().any(|line| line.starts_with(&row)),
+            shown.iter().any(|line| line.starts_with(row)),
             "docs/clients.md should have a row that begins with {row}"
         );
+    }
+    let (clients, situations) = (rows.len(), weathers.len());
+    for (page, says) in [
+        (
+            "README.md",
+            format!("[{clients} versions of clients](docs/clients.md) are tested, in up to {situations} situations"),
+        ),
+        (
+            "docs/README.md",
+            format!("{clients} versions of clients, and how they behave in up to {situations} situations"),
+        ),
+        ("CONTRIBUTING.md", format!("{clients} versions of clients, in up to {situations} situations")),
+    ] {
+        assert!(rules::text(page).contains(&says), "{page} should say: {says}");
     }
     let reasons = texts("expected.rs", "reason");
     for (at, reason) in reasons.iter().enumerate() {

@@ -24,7 +24,7 @@ fn the_documentation_has_every_reason_of_a_refusal() {
         include_str!("../../crates/proxy/src/failure.rs"),
         include_str!("../../crates/protocol/src/metadata/parse.rs"),
     ];
-    let matches = sources.iter().flat_map(|text| text.split("(&self) -> &'static str {").skip(1));
+    let matches = sources.iter().flat_map(|text| text.split("self) -> &'static str {").skip(1));
     let arms = matches.flat_map(|text| text.split("\n    }\n").next().unwrap_or_default().lines());
     let texts = arms.filter_map(|arm| arm.split_once("=> \"")?.1.split('"').next());
     let reasons: BTreeSet<_> = texts.filter(|text| !text.is_empty() && !text.contains(' ')).collect();

@@ -4,12 +4,14 @@
 //! text of a variant is sent to the client: one sentence that says what was refused and why. The reason, status and
 //! outcome of an error are chosen below, in exhaustive matches.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use http::StatusCode;
 
-use crate::failure::{Failure, TokenFailure};
+use crate::failure::{Failure, TokenFailure, Withheld};
 use crate::policy::Concealed;
+use crate::tokens::Refused;
 use protocol::metadata::{CallingPod, RequestError, Unidentified};
 use telemetry::latency::RequestOutcome;
 
@@ -60,6 +62,9 @@ pub enum Error {
     /// The token source returned no token. Shared, because all requests that waited for the token get it.
     #[error("{what} is not available: {0}{advice}; try again in a second.", what = .0.what(), advice = .0.advice())]
     Token(Arc<TokenFailure>),
+    /// The token source refused the pod's own token. The answer is passed on.
+    #[error("{}", .1.line())]
+    Withheld(Withheld, Arc<Refused>),
 }
 
 /// Reason why a pod's service account cannot be used. The text is sent to the pod.
@@ -120,6 +125,7 @@ impl Error {
             Self::Panicked => "panic",
             Self::Upstream(failure) => failure.label(),
             Self::Token(failure) => failure.label(),
+            Self::Withheld(why, _) => why.label(),
         }
     }
 
@@ -127,6 +133,14 @@ impl Error {
     pub fn path(&self) -> Option<&str> {
         match self {
             Self::Concealed(concealed) => Some(concealed.path().as_str()),
+            _ => None,
+        }
+    }
+
+    /// What another server said, if the answer is its own.
+    pub fn said(&self) -> Option<Cow<'_, str>> {
+        match self {
+            Self::Withheld(_, refused) => Some(refused.line()),
             _ => None,
         }
     }
@@ -142,6 +156,7 @@ impl Error {
             | Self::IncludesAccounts
             | Self::Outdated => StatusCode::FORBIDDEN,
             Self::Panicked => StatusCode::INTERNAL_SERVER_ERROR,
+            Self::Withheld(_, refused) => refused.status,
             // The policy chooses between forbidden and not found.
             Self::Concealed(concealed) => concealed.status(),
             // Never 502: Python's library retries 503 and gives up on 502.
@@ -165,6 +180,9 @@ impl Error {
             | Self::Outdated
             | Self::Unidentified(_) => RequestOutcome::Refused,
             Self::Overloaded(_) => RequestOutcome::Shed,
+            // What one account is refused is its owner's to mend.
+            Self::Withheld(why, _) if !why.is_of_all() => RequestOutcome::Refused,
+            Self::Withheld(..) => RequestOutcome::Failed,
             Self::Upstream(_) | Self::Token(_) | Self::Panicked => RequestOutcome::Failed,
         }
     }

@@ -1,4 +1,4 @@
-//! [`Failure`]: a failed upstream request. [`TokenFailure`]: a source that returned no token.
+//! [`Failure`]: a failed upstream request. [`TokenFailure`]: a source that returned no token. [`Withheld`]: one that refused it.
 
 use std::io;
 use std::time::Duration;
@@ -177,6 +177,39 @@ impl ExchangeFailure {
             Self::Sts(_) => "exchange_sts",
             Self::Iam(_) => "exchange_iam",
             Self::Slow(..) => "exchange_slow",
+        }
+    }
+}
+
+/// Why a pod got no token of its own, where the answer says so in Google's words.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Withheld {
+    /// Google accepts no token of this cluster: no pod gets one.
+    Untrusted,
+    /// The quota that all accounts share is used up.
+    Quota,
+    /// Google refuses this account, or what its pod asked for. Others are not affected.
+    Account,
+    /// This account has used up a quota of its own.
+    Pace,
+}
+
+impl Withheld {
+    /// A label from a fixed set, for metrics and logs.
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::Untrusted => "exchange_untrusted",
+            Self::Quota => "exchange_quota",
+            Self::Account => "account_refused",
+            Self::Pace => "account_pace",
+        }
+    }
+
+    /// Whether all pods are affected. One that asks for what it may not have affects itself only.
+    pub fn is_of_all(self) -> bool {
+        match self {
+            Self::Untrusted | Self::Quota => true,
+            Self::Account | Self::Pace => false,
         }
     }
 }

@@ -25,8 +25,10 @@ pub struct Tally {
     pub refused: u64,
     /// Requests whose pod was not known.
     pub unidentified: u64,
-    /// Requests for pods' own tokens that failed.
+    /// Requests for pods' own tokens that failed, or were refused for a reason that affects all pods.
     pub no_token: u64,
+    /// Requests for pods' own tokens that Google refused to one account.
+    pub account_refused: u64,
     /// Requests that panicked.
     pub panics: u64,
     /// Sheds, in the order of [`Shed::ALL`].
@@ -52,6 +54,7 @@ impl Tally {
             refused: sum(&|reason| Shed::ALL.iter().all(|shed| shed.label() != reason)),
             unidentified: sum(&|reason| reason == "unidentified"),
             no_token: sum(&|reason| reason.starts_with("exchange_")),
+            account_refused: sum(&|reason| reason == "account_refused"),
             panics: requests.panics(),
             by_shed: Shed::ALL.map(|reason| shedding.count(reason)),
         }
@@ -74,6 +77,7 @@ impl Sub for Tally {
             refused: self.refused.saturating_sub(earlier.refused),
             unidentified: self.unidentified.saturating_sub(earlier.unidentified),
             no_token: self.no_token.saturating_sub(earlier.no_token),
+            account_refused: self.account_refused.saturating_sub(earlier.account_refused),
             panics: self.panics.saturating_sub(earlier.panics),
             by_shed: std::array::from_fn(|at| self.by_shed[at].saturating_sub(earlier.by_shed[at])),
         }

@@ -3,7 +3,7 @@
 //! One entry for each client and reason, with a count, in a table of fixed size. When it is full, the client with the
 //! most entries gives one up, so a client that is refused for every possible reason hides no other. A client that
 //! invents addresses has one entry for each. Therefore an entry stays for at least [`HOLD`], and a refusal that finds no
-//! place is only counted ([`Refusals::without_place`]). The table takes at most 10 KiB.
+//! place is only counted ([`Refusals::without_place`]). The table takes at most 16 KiB.
 
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
@@ -24,6 +24,9 @@ pub const HOLD: Duration = Duration::from_secs(60);
 /// Maximum bytes kept of a path. Token paths have about 60.
 const MAX_PATH: usize = 120;
 
+/// Maximum bytes kept of what another server said.
+const MAX_SAID: usize = 240;
+
 /// The pod that has an address now, if known.
 pub type NamePod = Hook<dyn Fn(IpAddr) -> Option<Arc<CallingPod>> + Send + Sync>;
 
@@ -35,6 +38,8 @@ pub struct Cause<'a> {
     pub status: StatusCode,
     /// The path without its query, or the kind of path.
     pub path: &'a str,
+    /// What another server said, if the answer is its own.
+    pub said: Option<&'a str>,
 }
 
 /// Refusals of one client for one reason.
@@ -49,6 +54,8 @@ pub struct Refusal {
     /// Status of the last response.
     pub status: StatusCode,
     pub path: Box<str>,
+    /// What another server said at the last refusal, or an empty string.
+    pub said: Box<str>,
     /// Number of refusals since the first.
     pub count: u64,
     pub first: Instant,
@@ -113,8 +120,8 @@ impl Default for Refusals {
 
 impl Table {
     fn note(&mut self, client: IpAddr, pod: Option<Arc<CallingPod>>, cause: Cause<'_>, now: Instant) {
-        let Cause { reason, status, path } = cause;
-        let path = shortened(path);
+        let Cause { reason, status, path, said } = cause;
+        let (path, said) = (shortened(path, MAX_PATH), shortened(said.unwrap_or_default(), MAX_SAID));
         let known = self.entries.iter_mut().find(|known| known.client == client && known.reason == reason);
         if let Some(known) = known {
             // The address may have another pod by now.
@@ -126,6 +133,9 @@ impl Table {
             if *known.path != *path {
                 known.path = path.into();
             }
+            if *known.said != *said {
+                known.said = said.into();
+            }
             return;
         }
         if self.entries.len() >= MAX_REFUSALS {
@@ -135,7 +145,8 @@ impl Table {
             };
             self.entries.swap_remove(place);
         }
-        self.entries.push(Refusal { client, pod, reason, status, path: path.into(), count: 1, first: now, last: now });
+        let (path, said) = (path.into(), said.into());
+        self.entries.push(Refusal { client, pod, reason, status, path, said, count: 1, first: now, last: now });
     }
 
     /// The entry to replace with one of this client: the oldest of the client with the most, or one that was held long
@@ -155,10 +166,10 @@ impl Table {
     }
 }
 
-/// The first [`MAX_PATH`] bytes at most.
-fn shortened(path: &str) -> &str {
-    let end = (0..=MAX_PATH.min(path.len())).rev().find(|end| path.is_char_boundary(*end));
-    &path[..end.unwrap_or_default()]
+/// The first bytes, at most this many.
+fn shortened(text: &str, max: usize) -> &str {
+    let end = (0..=max.min(text.len())).rev().find(|end| text.is_char_boundary(*end));
+    &text[..end.unwrap_or_default()]
 }
 
 impl Refusal {
@@ -171,7 +182,8 @@ impl Refusal {
 mod tests {
     use super::*;
 
-    const CONCEALED: Cause<'_> = Cause { reason: "concealed", status: StatusCode::FORBIDDEN, path: "/kube-env" };
+    const CONCEALED: Cause<'_> =
+        Cause { reason: "concealed", status: StatusCode::FORBIDDEN, path: "/kube-env", said: None };
 
     fn client(number: u32) -> IpAddr {
         IpAddr::from((0x0a00_0000 + number).to_be_bytes())
@@ -191,14 +203,17 @@ mod tests {
         let start = Instant::now();
         refusals.note(client(1), CONCEALED, start);
         refusals.note(client(2), CONCEALED, start);
-        let long = "/".to_owned() + &"ä".repeat(MAX_PATH);
+        let long = "/".to_owned() + &"ä".repeat(MAX_SAID);
         let mapped = "::ffff:10.0.0.1".parse().expect("an address");
         refusals.note(mapped, Cause { path: &long, ..CONCEALED }, start + HOLD);
         refusals.note(client(1), because("no_account"), start);
+        refusals.note(client(2), Cause { said: Some(&long), ..CONCEALED }, start);
         let last = refusals.last();
         assert_eq!(last.len(), 3);
         assert_eq!((last[0].client, last[0].count, last[0].last), (client(1), 2, start + HOLD));
         assert!(last[0].path.len() <= MAX_PATH && long.starts_with(&*last[0].path), "{:?}", last[0]);
+        let said = &last.iter().find(|refusal| refusal.client == client(2)).expect("it is listed").said;
+        assert!((MAX_SAID - 1..=MAX_SAID).contains(&said.len()) && long.starts_with(&**said), "{said}");
     }
 
     #[test]

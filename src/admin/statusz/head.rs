@@ -79,7 +79,7 @@ fn refusals(overview: &Overview) -> Markup {
                 td class="b" { (refusal.who()) }
                 td { (refusal.reason) }
                 td class="n" { (refusal.status) }
-                td class="b w" { (refusal.path) }
+                td class="b w" { (refusal.path) " " span class="dim" { (refusal.said) } }
                 td class="n" { (refusal.count) }
                 td class="n" { (span(refusal.last_seconds_ago)) }
             }

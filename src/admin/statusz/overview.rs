@@ -115,6 +115,9 @@ pub struct RefusalStatus {
     pub status: u16,
     /// The last path without its query, or the kind of path.
     pub path: String,
+    /// What another server said, if the answer was its own.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub said: String,
     /// Number of refusals since the first.
     pub count: u64,
     /// Time since the first refusal.
@@ -209,8 +212,9 @@ impl Overview {
 
 impl Display for RefusalStatus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { reason, status, path, count, last_seconds_ago, .. } = self;
-        write!(f, "{}: {count} x {status} {reason}, last {} ago: {path}", self.who(), span(*last_seconds_ago))
+        let Self { reason, status, path, said, count, last_seconds_ago, .. } = self;
+        write!(f, "{}: {count} x {status} {reason}, last {} ago: {path}", self.who(), span(*last_seconds_ago))?;
+        if said.is_empty() { Ok(()) } else { write!(f, "; {said}") }
     }
 }
 
@@ -263,6 +267,7 @@ pub(super) mod tests {
                 reason: text(),
                 status: 403,
                 path: text(),
+                said: text(),
                 count: 1,
                 first_seconds_ago: 1,
                 last_seconds_ago: 1,

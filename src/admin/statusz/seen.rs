@@ -197,6 +197,7 @@ impl RefusalStatus {
             reason: refusal.reason.to_owned(),
             status: refusal.status.as_u16(),
             path: refusal.path.to_string(),
+            said: refusal.said.to_string(),
             count: refusal.count,
             first_seconds_ago: ago(refusal.first),
             last_seconds_ago: ago(refusal.last),

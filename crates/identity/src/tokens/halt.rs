@@ -7,7 +7,7 @@ use http::header::{self, HeaderValue};
 use http::{Response, StatusCode};
 
 use super::rest::Rest;
-use proxy::failure::ExchangeFailure;
+use proxy::failure::{ExchangeFailure, Withheld};
 use proxy::reply::{self, Body};
 use proxy::tokens::{NoToken, Refused};
 
@@ -38,16 +38,14 @@ impl Halt {
     }
 
     /// A refusal that is passed on.
-    pub(super) fn refused(status: StatusCode, text: impl Into<String>, rest: Rest) -> Self {
-        Self { why: refused(status, text), rest }
+    pub(super) fn refused(why: Withheld, status: StatusCode, text: impl Into<String>, rest: Rest) -> Self {
+        Self { why: withheld(why, reply::sentence(status, text.into())), rest }
     }
 
     /// The reason in one line, for the log.
     pub(super) fn line(&self) -> String {
         match &self.why {
-            NoToken::Refused(refused) => {
-                String::from_utf8_lossy(&refused.body).lines().next().unwrap_or_default().to_owned()
-            }
+            NoToken::Refused(refused) => refused.line().into_owned(),
             why @ (NoToken::Failed(_) | NoToken::Overloaded(_)) => why.to_string(),
         }
     }
@@ -60,12 +58,17 @@ impl Halt {
         }
     }
 
+    /// Whether Google accepts no token of the cluster.
+    pub(super) fn is_untrusted(&self) -> bool {
+        matches!(&self.why, NoToken::Refused(refused) if refused.withheld == Some(Withheld::Untrusted))
+    }
+
     /// The quota is used up: no request is sent before this time has passed.
-    pub(super) fn throttled(text: String, retry_after: Duration) -> Self {
+    pub(super) fn throttled(why: Withheld, text: String, retry_after: Duration) -> Self {
         let mut response = reply::sentence(StatusCode::SERVICE_UNAVAILABLE, text);
         let seconds = retry_after.as_secs().clamp(1, MAX_RETRY_AFTER);
         response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
-        Self { why: passed_on(response), rest: Rest::Throttled(retry_after) }
+        Self { why: withheld(why, response), rest: Rest::Throttled(retry_after) }
     }
 }
 
@@ -81,9 +84,9 @@ pub(super) fn no_token(failure: ExchangeFailure) -> NoToken {
     NoToken::from(failure)
 }
 
-/// A refusal with a text.
+/// A refusal with a text, as the metadata server's.
 pub(super) fn refused(status: StatusCode, text: impl Into<String>) -> NoToken {
-    passed_on(reply::sentence(status, text.into()))
+    NoToken::Refused(Arc::new(copied(reply::sentence(status, text.into()))))
 }
 
 /// The answer while a step rests for this long: a `Retry-After` that is passed on is not shorter.
@@ -96,15 +99,20 @@ pub(super) fn resting(why: NoToken, left: Duration) -> NoToken {
     }
     let mut headers = refused.headers.clone();
     headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
-    NoToken::Refused(Arc::new(Refused { status: refused.status, headers, body: refused.body.clone() }))
+    let Refused { status, ref body, withheld, .. } = **refused;
+    NoToken::Refused(Arc::new(Refused { status, headers, body: body.clone(), withheld }))
 }
 
-fn passed_on(response: Response<Body>) -> NoToken {
+fn withheld(why: Withheld, response: Response<Body>) -> NoToken {
+    NoToken::Refused(Arc::new(copied(response).withholding(why)))
+}
+
+fn copied(response: Response<Body>) -> Refused {
     let (head, body) = response.into_parts();
     let body = match body {
         Body::Whole(body) => body,
         // Never made here.
         Body::Streamed(_) => bytes::Bytes::new(),
     };
-    NoToken::Refused(Arc::new(Refused::copied(head.status, &head.headers, &body)))
+    Refused::copied(head.status, &head.headers, &body)
 }

@@ -22,6 +22,7 @@ use crate::workloads::{Annotations, Link, Workload};
 use base::clock::BootTime;
 use protocol::metadata::WorkloadId;
 use protocol::metadata::token::MAX_LIFE_SECONDS;
+use proxy::failure::Withheld;
 use proxy::single_flight::Remembered;
 use proxy::tokens::{NoToken, Refused, TokenKind};
 
@@ -361,7 +362,8 @@ impl RefusalRecord {
             let name = HeaderName::from_bytes(name.as_bytes()).map_err(|_| NotTaken::Invalid)?;
             headers.append(name, HeaderValue::from_str(value).map_err(|_| NotTaken::Invalid)?);
         }
-        let refused = Refused::copied(status, &headers, self.body.as_bytes());
+        // Whether it affects all pods is not handed over; the next answer of the server says so.
+        let refused = Refused::copied(status, &headers, self.body.as_bytes()).withholding(Withheld::Account);
         let holds = until > now;
         Ok(holds.then(|| (Remembered::until(NoToken::Refused(Arc::new(refused)), until), self.failures)))
     }

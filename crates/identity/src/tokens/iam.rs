@@ -19,7 +19,7 @@ use super::sts::CLOUD_PLATFORM;
 use crate::workloads::{Endpoint, GoogleAccount, Link};
 use base::clock::BootTime;
 use protocol::metadata::identity;
-use proxy::failure::ExchangeFailure;
+use proxy::failure::{ExchangeFailure, Withheld};
 
 /// The scope without which Google's own libraries cannot find out the account of a token.
 const USERINFO_EMAIL: &str = "https://www.googleapis.com/auth/userinfo.email";
@@ -120,6 +120,7 @@ impl Impersonation<'_> {
         match error {
             NotGiven::Failed(why) => NotIssued::Halt(Halt::failed(ExchangeFailure::Iam(why))),
             NotGiven::Throttled(retry_after) => NotIssued::Halt(Halt::throttled(
+                if self.link.quota_project.is_some() { Withheld::Pace } else { Withheld::Quota },
                 format!("Unable to generate {kind} token; IAM returned 429 Too Many Requests.\n"),
                 retry_after,
             )),
@@ -131,7 +132,7 @@ impl Impersonation<'_> {
                 let status = said.status;
                 let hint = if status == StatusCode::FORBIDDEN { HINT } else { "" };
                 let text = format!("Unable to generate {kind} token; IAM returned {status}: {said}\n{hint}");
-                NotIssued::Halt(Halt::refused(status, text, Rest::Doubling))
+                NotIssued::Halt(Halt::refused(Withheld::Account, status, text, Rest::Doubling))
             }
         }
     }

@@ -4,6 +4,7 @@ use std::fmt;
 
 use prometheus::IntCounter;
 
+use super::halt::Halt;
 use super::rest::Rest;
 use proxy::tokens::Urgency;
 use telemetry::labels;
@@ -28,7 +29,9 @@ labels! {
     Exchanged {
         /// A token.
         Issued = "issued",
-        /// A refusal.
+        /// A refusal that affects all accounts.
+        Untrusted = "untrusted",
+        /// Another refusal: of one account by Google, or by the API server.
         Refused = "refused",
         /// The quota is used up.
         Throttled = "throttled",
@@ -109,10 +112,11 @@ impl ExchangeMetrics {
         Step::ALL.map(row).to_vec()
     }
 
-    /// Counts a request that failed with this rest, or succeeded.
-    pub(super) fn count(&self, step: Step, failed: Option<Rest>) {
-        let exchanged = match failed {
+    /// Counts a request that failed, or succeeded.
+    pub(super) fn count(&self, step: Step, failed: Option<&Halt>) {
+        let exchanged = match failed.map(|halt| halt.rest) {
             None => Exchanged::Issued,
+            Some(_) if failed.is_some_and(Halt::is_untrusted) => Exchanged::Untrusted,
             Some(Rest::Fixed | Rest::Doubling) => Exchanged::Refused,
             Some(Rest::Throttled(_) | Rest::Held(_)) => Exchanged::Throttled,
             Some(Rest::Brief | Rest::None | Rest::Unasked) => Exchanged::Failed,
@@ -121,8 +125,8 @@ impl ExchangeMetrics {
     }
 
     #[cfg(test)]
-    pub(super) fn counts(&self, step: Step) -> [u64; 4] {
-        [Exchanged::Issued, Exchanged::Refused, Exchanged::Throttled, Exchanged::Failed]
+    pub(super) fn counts(&self, step: Step) -> [u64; 5] {
+        [Exchanged::Issued, Exchanged::Untrusted, Exchanged::Refused, Exchanged::Throttled, Exchanged::Failed]
             .map(|exchanged| self.results.of(step, exchanged).get())
     }
 }

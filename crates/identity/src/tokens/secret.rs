@@ -7,13 +7,11 @@ use std::time::Duration;
 use bytes::Bytes;
 use zeroize::Zeroizing;
 
+use super::pace::ENDS_SOON;
 use base::clock::BootTime;
 
 /// Minimum remaining life of a token that is used: it must still be valid when the request that has it arrives.
 const MIN_LEFT: Duration = Duration::from_secs(10);
-
-/// Time before its end from which a token is renewed as if there were none: client libraries want one that lives longer.
-use super::pace::ENDS_SOON;
 
 /// Maximum time since the request for an uncollected identity token until another request may get it.
 const MAX_UNCOLLECTED: Duration = Duration::from_secs(60);

@@ -27,7 +27,7 @@ use super::metrics::Spent;
 use super::quotas::{Payer, Quotas};
 use super::rest::Rest;
 use protocol::metadata::WorkloadId;
-use proxy::failure::ExchangeFailure;
+use proxy::failure::{ExchangeFailure, Withheld};
 use proxy::flights::{Flights, Waited};
 use proxy::tokens::Breaker;
 use proxy::tokens::Urgency;
@@ -146,7 +146,7 @@ impl Server {
     /// The answer while the quota is used up.
     fn held_back(&self, left: Duration) -> Halt {
         let text = format!("{}\n", (self.failure)(USED_UP.to_owned()));
-        Halt { rest: Rest::Unasked, ..Halt::throttled(text, left) }
+        Halt { rest: Rest::Unasked, ..Halt::throttled(Withheld::Quota, text, left) }
     }
 }
 

@@ -30,7 +30,7 @@ use crate::pods::Pods;
 use crate::workloads::{Federation, GoogleAccount, Link, Workload, Workloads};
 use base::clock::BootTime;
 use protocol::metadata::{Fingerprint, WorkloadId};
-use proxy::failure::{ExchangeFailure, TokenServer};
+use proxy::failure::{ExchangeFailure, TokenServer, Withheld};
 use proxy::tokens::{NoToken, TokenKind, Urgency};
 use telemetry::labels::Label as _;
 use telemetry::sampled::{Brief, SampledBy};
@@ -226,7 +226,8 @@ impl Steps {
         let exchange = sts::Exchange { subject: &subject, scopes, quota_project, bound_to };
         let Means { servers, google, federation, .. } = &*self.means;
         let issued = servers.sts.ask(self.turn(Step::Sts, urgency), exchange.send(google, federation)).await?;
-        self.counted(Step::Sts, urgency, issued.map_err(sts::halt))
+        let has_own_quota = self.has_own_quota(Step::Sts);
+        self.counted(Step::Sts, urgency, issued.map_err(|error| sts::halt(error, has_own_quota)))
     }
 
     /// A Google token, which the token cache keeps from now on. Waits until `deadline`.
@@ -284,7 +285,7 @@ impl Steps {
                  tokens and the default one are served at once.\n",
                 INTERVAL.as_millis()
             );
-            let halt = Halt::throttled(text, wait);
+            let halt = Halt::throttled(Withheld::Pace, text, wait);
             self.log(Reason::Pace, &halt);
             halt
         })
@@ -318,7 +319,7 @@ impl Steps {
 
     /// Counts the result of a request to a server, and logs a failure.
     fn counted(&self, step: Step, urgency: Urgency, result: Result<Secret, Halt>) -> Result<Secret, Halt> {
-        self.means.metrics.count(step, result.as_ref().err().map(|halt| halt.rest));
+        self.means.metrics.count(step, result.as_ref().err());
         let Servers { kubernetes, sts, iam } = &self.means.servers;
         let server = match step {
             Step::Kubernetes => kubernetes,

@@ -14,7 +14,7 @@ use super::secret::Secret;
 use crate::workloads::{Federation, QuotaProject};
 use base::clock::BootTime;
 use protocol::metadata::Fingerprint;
-use proxy::failure::ExchangeFailure;
+use proxy::failure::{ExchangeFailure, Withheld};
 
 /// The scope of a token for all of Google's APIs.
 pub(super) const CLOUD_PLATFORM: &str = "https://www.googleapis.com/auth/cloud-platform";
@@ -110,17 +110,30 @@ impl Exchange<'_> {
 }
 
 /// Converts an error into the answer for pods and the rest before the next exchange.
-pub(super) fn halt(error: NotGiven) -> Halt {
+///
+/// `has_own_quota`: the workload named the project whose quota the exchange uses.
+pub(super) fn halt(error: NotGiven, has_own_quota: bool) -> Halt {
     match error {
         NotGiven::Failed(why) => Halt::failed(ExchangeFailure::Sts(why)),
         NotGiven::Throttled(retry_after) => Halt::throttled(
+            if has_own_quota { Withheld::Pace } else { Withheld::Quota },
             "Unable to generate access token; STS returned 429 Too Many Requests.\n".to_owned(),
             retry_after,
         ),
         NotGiven::Refused(said) => {
             let text = format!("Unable to generate access token; STS returned {}: {said}\n", said.status);
-            Halt::refused(StatusCode::FORBIDDEN, text, Rest::Fixed)
+            Halt::refused(withheld(&said.code, has_own_quota), StatusCode::FORBIDDEN, text, Rest::Fixed)
         }
+    }
+}
+
+/// Whether a refusal affects all pods, by its code. A pod chooses scopes and a certificate, and a workload a project; the pool, the
+/// provider and the key of its token are the cluster's. What the provider's condition refuses (`unauthorized_client`) is one account.
+fn withheld(code: &str, has_own_quota: bool) -> Withheld {
+    match code {
+        "invalid_grant" | "invalid_target" => Withheld::Untrusted,
+        "SERVICE_DISABLED" if !has_own_quota => Withheld::Untrusted,
+        _ => Withheld::Account,
     }
 }
 
@@ -164,9 +177,29 @@ mod tests {
     #[test]
     fn a_refusal_is_passed_on_without_the_token() {
         let refused = CallError::Refused(StatusCode::BAD_REQUEST, "no head.s3cret.sign".into());
-        let halt = halt(NotGiven::new(refused, &subject()));
+        let halt = halt(NotGiven::new(refused, &subject()), false);
         let proxy::tokens::NoToken::Refused(refused) = &halt.why else { panic!("{halt:?}") };
         assert_eq!((refused.status, halt.rest), (StatusCode::FORBIDDEN, Rest::Fixed));
         assert_eq!(refused.body, "Unable to generate access token; STS returned 400 Bad Request: no [redacted]\n");
+    }
+
+    #[test]
+    fn only_a_refusal_that_no_pod_can_provoke_is_one_of_all() {
+        let of = |code: &str, has_own_quota| {
+            let body = format!(r#"{{"error":"{code}","error_description":"no"}}"#);
+            let error = NotGiven::new(CallError::Refused(StatusCode::BAD_REQUEST, body.into()), &subject());
+            let proxy::tokens::NoToken::Refused(refused) = halt(error, has_own_quota).why else { panic!("{code}") };
+            refused.withheld.expect("a reason")
+        };
+        for code in ["invalid_grant", "invalid_target"] {
+            assert_eq!((of(code, false), of(code, true)), (Withheld::Untrusted, Withheld::Untrusted), "{code}");
+        }
+        assert_eq!(
+            (of("SERVICE_DISABLED", false), of("SERVICE_DISABLED", true)),
+            (Withheld::Untrusted, Withheld::Account)
+        );
+        for code in ["invalid_scope", "invalid_request", "unauthorized_client", "PERMISSION_DENIED", ""] {
+            assert_eq!(of(code, false), Withheld::Account, "{code}");
+        }
     }
 }

@@ -20,7 +20,7 @@ use crate::tests::pod;
 use crate::workloads::{Annotations, Endpoint, Link};
 use lab::{Does, GOOGLE_ACCOUNT, Lab, Servers, bound_key, federation, issued, key};
 use protocol::metadata::Fingerprint;
-use proxy::failure::Failure;
+use proxy::failure::{Failure, Withheld};
 
 const TOKEN: &str = "default/token";
 const IDENTITY: &str = "default/identity?audience=https://a";
@@ -45,7 +45,7 @@ async fn concurrent_requests_of_one_workload_cost_one_request_to_each_server() {
         tokio::join!(lab.token("default/token?scopes=a"), lab.token("default/token?scopes=b"), lab.token(IDENTITY));
     assert!(others.2.starts_with("e30."), "{}", others.2);
     assert_eq!(lab.servers.counts(), [1, 1, 4]);
-    assert_eq!(lab.source.means.metrics.counts(Step::Iam), [4, 0, 0, 0]);
+    assert_eq!(lab.source.means.metrics.counts(Step::Iam), [4, 0, 0, 0, 0]);
     assert!(lab.source.kept.of(lab.number, BootTime::now()).google_is_empty(), "the token cache has them");
 }
 
@@ -330,7 +330,7 @@ async fn refusals_of_iam_are_passed_on_and_remembered_for_longer_each_time() {
     lab.servers.change(|script| script.iam = Does::Issue(3600));
     sleep(Duration::from_secs(60)).await;
     lab.token(TOKEN).await;
-    assert_eq!(lab.source.means.metrics.counts(Step::Iam), [1, 5, 0, 0]);
+    assert_eq!(lab.source.means.metrics.counts(Step::Iam), [1, 0, 5, 0, 0]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -373,7 +373,7 @@ async fn a_refusal_of_the_exchange_is_remembered_for_all_scopes() {
     sleep(Duration::from_secs(2)).await;
     assert_eq!(lab.refusal(TOKEN).await.0, 403);
     assert_eq!(lab.servers.counts(), [1, 2, 0]);
-    assert_eq!(lab.source.means.metrics.counts(Step::Sts), [0, 2, 0, 0]);
+    assert_eq!(lab.source.means.metrics.counts(Step::Sts), [0, 2, 0, 0, 0]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -389,7 +389,7 @@ async fn nobody_is_asked_again_before_the_time_that_a_throttled_server_names() {
     sleep(Duration::from_secs(4)).await;
     lab.token(TOKEN).await;
     assert_eq!(lab.servers.counts(), [1, 2, 1]);
-    assert_eq!(lab.source.means.metrics.counts(Step::Sts), [1, 0, 1, 0]);
+    assert_eq!(lab.source.means.metrics.counts(Step::Sts), [1, 0, 0, 1, 0]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -468,6 +468,29 @@ async fn whoever_waits_for_as_long_as_it_was_told_finds_no_rest() {
     lab.token(TOKEN).await;
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_refusal_says_whether_it_affects_all_pods() {
+    let untrusted = r#"{"error":"invalid_grant","error_description":"unknown key"}"#;
+    let scope = r#"{"error":"invalid_scope","error_description":"no such scope"}"#;
+    let issue = || Does::Issue(3600);
+    let quota = || Does::Throttle("7");
+    for (sts, iam, withheld) in [
+        (Does::Refuse(400, untrusted), issue(), Withheld::Untrusted),
+        (Does::Refuse(400, scope), issue(), Withheld::Account),
+        (quota(), issue(), Withheld::Quota),
+        (issue(), Does::Refuse(403, "no binding"), Withheld::Account),
+        (issue(), quota(), Withheld::Quota),
+    ] {
+        let lab = Lab::new(GOOGLE_ACCOUNT);
+        lab.servers.change(|script| (script.sts, script.iam) = (sts, iam));
+        // The second answer is remembered.
+        for _ in 0..2 {
+            let Err(NoToken::Refused(refused)) = lab.ask(TOKEN).await else { panic!("a token") };
+            assert_eq!(refused.withheld, Some(withheld), "{}", refused.line());
+        }
+    }
+}
+
 /// The seconds after which a refused client should retry.
 fn retry_after(refused: &proxy::tokens::Refused) -> u64 {
     refused.headers["retry-after"].to_str().expect("text").parse().expect("seconds")
@@ -525,7 +548,7 @@ async fn a_missing_right_is_named_and_not_asked_for_all_the_time() {
         sleep(Duration::from_secs(9)).await;
         lab.failure(TOKEN).await;
         assert_eq!(lab.servers.counts(), [1, 0, 0]);
-        assert_eq!(lab.source.means.metrics.counts(Step::Kubernetes), [0, 1, 0, 0]);
+        assert_eq!(lab.source.means.metrics.counts(Step::Kubernetes), [0, 0, 1, 0, 0]);
     }
 }
 

@@ -161,9 +161,11 @@ impl Rescuer {
             return;
         }
         let path = error.path().unwrap_or_else(|| self.timeline.endpoint().label());
-        refusals.note(peer.ip(), Cause { reason, status: error.status(), path }, Instant::now());
+        let said = error.said();
+        let cause = Cause { reason, status: error.status(), path, said: said.as_deref() };
+        refusals.note(peer.ip(), cause, Instant::now());
         // These are logged elsewhere: changes of the metadata server's health, failed token fetches, and caught panics.
-        if matches!(error, Error::Upstream(_) | Error::Token(_) | Error::Panicked) {
+        if matches!(error, Error::Upstream(_) | Error::Token(_) | Error::Withheld(..) | Error::Panicked) {
             return;
         }
         let Some(count) = requests.refusal_line_due(reason, peer.ip(), Instant::now()) else { return };
@@ -188,8 +190,11 @@ impl From<Overload> for Shed {
     }
 }
 
-/// The answer to an error: a status, and the error's message as the body.
+/// The answer to an error: a status, and the error's message as the body; or another server's own answer.
 fn answer(error: &Error) -> Response<Body> {
+    if let Error::Withheld(_, refused) = error {
+        return refused.response();
+    }
     let status = error.status();
     let mut response = reply::sentence(status, format!("{error}\n"));
     match status {
@@ -215,7 +220,8 @@ mod tests {
 
     use super::*;
     use crate::error::AccountError;
-    use crate::failure::{Failure, TokenFailure};
+    use crate::failure::{Failure, TokenFailure, Withheld};
+    use crate::tokens::Refused;
     use protocol::metadata::path::PathError;
     use protocol::metadata::{CallingPod, Malformed, Missing, RequestError, Unidentified};
 
@@ -291,5 +297,25 @@ mod tests {
         let response = answer(&Failure::CutShort.into());
         assert_eq!(response.headers()["retry-after"], "1");
         assert!(body_of(response).starts_with("The metadata server is not available: "));
+    }
+
+    #[test]
+    fn what_google_refuses_is_passed_on_and_counts_by_whom_it_affects() {
+        let mut headers = http::HeaderMap::new();
+        headers.insert(header::RETRY_AFTER, HeaderValue::from_static("7"));
+        for (why, outcome) in [
+            (Withheld::Untrusted, RequestOutcome::Failed),
+            (Withheld::Quota, RequestOutcome::Failed),
+            (Withheld::Account, RequestOutcome::Refused),
+            (Withheld::Pace, RequestOutcome::Refused),
+        ] {
+            let refused =
+                Refused::copied(StatusCode::SERVICE_UNAVAILABLE, &headers, b"Google's sentence\nand a hint\n");
+            let error = Error::Withheld(why, Arc::new(refused.withholding(why)));
+            assert_eq!((error.outcome(), error.said().as_deref()), (outcome, Some("Google's sentence")), "{why:?}");
+            let response = answer(&error);
+            assert_eq!((response.status().as_u16(), response.headers()["retry-after"].as_bytes()), (503, &b"7"[..]));
+            assert_eq!(body_of(response), "Google's sentence\nand a hint\n");
+        }
     }
 }

@@ -4,20 +4,22 @@ mod breaker;
 mod key;
 mod metadata_server;
 
+use std::borrow::Cow;
 use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
+use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header};
 
 pub use breaker::Breaker;
 pub use key::{TokenKey, TokenKind};
 pub use metadata_server::MetadataServer;
 
 use crate::error::Overload;
-use crate::failure::TokenFailure;
+use crate::failure::{TokenFailure, Withheld};
+use crate::reply::Body;
 use crate::shares::Client;
 use protocol::metadata::token::AccessToken;
 
@@ -90,6 +92,8 @@ pub struct Refused {
     pub headers: HeaderMap,
     /// The complete body.
     pub body: Bytes,
+    /// Why a pod got no token of its own. `None` if the answer is the metadata server's, or like one of its.
+    pub withheld: Option<Withheld>,
 }
 
 /// Maximum number of cached bytes of an error body. The server's page for an unknown account has 1.6 KiB.
@@ -103,11 +107,35 @@ impl Refused {
         };
         let mut headers: HeaderMap = headers.iter().filter_map(copy).collect();
         headers.remove(header::CONTENT_LENGTH);
-        Self { status, headers, body: Bytes::copy_from_slice(&body[..body.len().min(MAX_REFUSAL_BYTES)]) }
+        Self {
+            status,
+            headers,
+            body: Bytes::copy_from_slice(&body[..body.len().min(MAX_REFUSAL_BYTES)]),
+            withheld: None,
+        }
+    }
+
+    /// The same, as the answer to a pod that got no token of its own.
+    #[must_use]
+    pub fn withholding(self, why: Withheld) -> Self {
+        Self { withheld: Some(why), ..self }
     }
 }
 
 impl Refused {
+    /// The first line of the body.
+    pub fn line(&self) -> Cow<'_, str> {
+        String::from_utf8_lossy(self.body.split(|byte| *byte == b'\n').next().unwrap_or_default())
+    }
+
+    /// The refusal, unchanged.
+    pub(crate) fn response(&self) -> Response<Body> {
+        let mut response = Response::new(Body::Whole(self.body.clone()));
+        *response.status_mut() = self.status;
+        response.headers_mut().clone_from(&self.headers);
+        response
+    }
+
     /// Heap memory, in bytes.
     pub fn heap(&self) -> usize {
         let header = |(name, value): (&HeaderName, &HeaderValue)| name.as_str().len() + value.len();

@@ -10,6 +10,9 @@
 {{- include "redirect.remove.check" . -}}
 {{- end -}}
 {{- include "settings.check" . -}}
+{{- if and .Values.podMonitor.enabled (hasPrefix "127." .Values.redirect.metricsAddr) -}}
+{{- fail (printf "redirect.metricsAddr=%s is on loopback, where Prometheus cannot scrape it, and podMonitor.enabled tells it to: set it to 0.0.0.0 and a port, or leave it empty" .Values.redirect.metricsAddr) -}}
+{{- end -}}
 {{- if eq (int .Values.port) (int .Values.metricsPort) -}}
 {{- fail "port and metricsPort are the same; pods must not reach the pages for operators" -}}
 {{- end -}}

@@ -34,6 +34,10 @@
 {{- end }}
 
 {{- define "redirect.env" -}}
+{{- with include "addresses" . | fromYamlArray }}
+- name: METADATA_PROXY_REDIRECT_TO
+  value: {{ join "," . | quote }}
+{{- end }}
 {{- with .Values.redirect }}
 {{- with .startupTaint }}
 {{ include "nodeName" $ }}

@@ -22,7 +22,7 @@ use crate::failure::{ExchangeFailure, Failure, TokenFailure};
 use crate::layers::filter::{Decide, Decision};
 use crate::reply::{self, Body};
 use crate::shares::Client;
-use crate::tokens::{NoToken, Refused, TokenKey, TokenKind, TokenSource};
+use crate::tokens::{NoToken, TokenKey, TokenKind, TokenSource};
 use base::clock::BootTime;
 use protocol::metadata::token::TokenFormat;
 use protocol::metadata::{Principal, Request};
@@ -239,16 +239,11 @@ fn answer(
             }
             Ok(reply::local_in(headers, StatusCode::OK, content_type, token.body(form, seconds)))
         }
-        Err(NoToken::Refused(refused)) => Ok(passed_on(&refused)),
+        Err(NoToken::Refused(refused)) => match refused.withheld {
+            None => Ok(refused.response()),
+            Some(why) => Err(Error::Withheld(why, refused)),
+        },
         Err(NoToken::Failed(failure)) => Err(Error::Token(failure)),
         Err(NoToken::Overloaded(overload)) => Err(overload.into()),
     }
-}
-
-/// The server's refusal, unchanged.
-fn passed_on(refused: &Refused) -> Response<Body> {
-    let mut response = Response::new(Body::Whole(refused.body.clone()));
-    *response.status_mut() = refused.status;
-    response.headers_mut().clone_from(&refused.headers);
-    response
 }

@@ -26,7 +26,7 @@ use super::freshness::RECHECK_INTERVAL;
 use super::known::Known;
 use super::*;
 use crate::error::{Error, Overload};
-use crate::failure::{Failure, TokenFailure, UPSTREAM_TIMEOUT};
+use crate::failure::{Failure, TokenFailure, UPSTREAM_TIMEOUT, Withheld};
 use crate::layers::filter::layer;
 use crate::reply::Body;
 use crate::shares::Client;
@@ -46,6 +46,8 @@ const HOUR: u32 = 3599;
 enum Mode {
     Gives,
     Refuses(u16),
+    /// A pod's own token.
+    Withholds(Withheld),
     Closes,
     Hangs,
     Garbles,
@@ -170,11 +172,8 @@ impl TokenSource for Source {
                 let (token, left) = AccessToken::parse(body.as_bytes()).expect("a token");
                 Ok(Fetched::Access(token, left))
             }
-            Mode::Refuses(status) => Err(NoToken::Refused(Arc::new(Refused {
-                status: StatusCode::from_u16(status).expect("a status"),
-                headers: HeaderMap::new(),
-                body: Bytes::from_static(b"no such account"),
-            }))),
+            Mode::Refuses(status) => Err(refusal(status, None)),
+            Mode::Withholds(why) => Err(refusal(403, Some(why))),
             Mode::GivesTheLastSecond => {
                 let body = br#"{"access_token":"ya29.last","expires_in":1,"token_type":"Bearer"}"#;
                 let (token, left) = AccessToken::parse(body).expect("a token");
@@ -190,6 +189,15 @@ impl TokenSource for Source {
     }
 }
 
+fn refusal(status: u16, withheld: Option<Withheld>) -> NoToken {
+    NoToken::Refused(Arc::new(Refused {
+        status: StatusCode::from_u16(status).expect("a status"),
+        headers: HeaderMap::new(),
+        body: Bytes::from_static(b"no such account"),
+        withheld,
+    }))
+}
+
 #[derive(Clone)]
 struct Cache {
     tokens: Tokens<Source>,
@@ -203,6 +211,7 @@ enum Got {
     Token(String, u64),
     Status(u16),
     Unavailable,
+    Withheld(Withheld),
     /// The client requested too many different tokens.
     TooMany,
 }
@@ -244,6 +253,7 @@ impl Cache {
             }
             Ok(response) => Got::Status(response.status().as_u16()),
             Err(Error::Token(_)) => Got::Unavailable,
+            Err(Error::Withheld(why, _)) => Got::Withheld(why),
             Err(Error::Overloaded(Overload::Tokens)) => Got::TooMany,
             Err(error) => panic!("{target}: {error}"),
         }

@@ -104,3 +104,17 @@ async fn a_token_that_has_expired_on_arrival_is_not_fetched_at_every_request() {
     }
     assert!(server.fetches() <= 20, "{} fetches in 10 s", server.fetches());
 }
+
+#[tokio::test(start_paused = true)]
+async fn what_is_withheld_is_an_error_so_that_it_is_counted_and_listed() {
+    let server = Server::new();
+    let cache = Cache::new(&server);
+    for why in [Withheld::Untrusted, Withheld::Account] {
+        server.set(Mode::Withholds(why));
+        // Waited for, then remembered.
+        for _ in 0..2 {
+            assert_eq!(cache.ask(TOKEN).await, Got::Withheld(why));
+        }
+        sleep(Duration::from_secs(60)).await;
+    }
+}
