@@ -82,7 +82,7 @@ fn command(tests: &Path, name: &str) -> String {
             .filter_map(|link| Some((fs::canonicalize(&link).ok()?, link.to_str()?.to_owned()))),
     );
     let links = links.filter(|(file, link)| file != Path::new(link));
-    let links: String = links.map(|(file, link)| format!("ln -sf {} {link}; ", file.display())).collect();
+    let links = links.map(|(file, link)| format!("ln -sf {} {link}; ", file.display())).collect::<Vec<_>>().concat();
     let variables = ["HOME", "XDG_CACHE_HOME"].map(|name| (name, env::var(name)));
     let variables: String =
         variables.into_iter().filter_map(|(name, value)| Some(format!("{name}={} ", value.ok()?))).collect();

@@ -61,7 +61,7 @@ fn load(world: &World, rules: &str) {
 struct Asking {
     enough: Arc<AtomicBool>,
     /// When each request began, and who answered it.
-    asking: JoinHandle<Vec<(Instant, Read)>>,
+    requests: JoinHandle<Vec<(Instant, Read)>>,
     asked: Arc<AtomicUsize>,
     is_served: Arc<AtomicBool>,
 }
@@ -72,7 +72,7 @@ impl Asking {
         let (enough, is_served) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
         let asked = Arc::new(AtomicUsize::new(0));
         let (has_enough, served, count) = (Arc::clone(&enough), Arc::clone(&is_served), Arc::clone(&asked));
-        let asking = pod.spawn(move || {
+        let requests = pod.spawn(move || {
             let asked = iter::repeat_with(|| (Instant::now(), Read::of(&ask().unwrap_or_default())));
             let asked = asked.inspect(|(_, read)| {
                 served.store(*read == Read::Proxy, Relaxed);
@@ -80,12 +80,12 @@ impl Asking {
             });
             asked.take_while(|_| !has_enough.load(Relaxed)).collect()
         });
-        Self { enough, asking, asked, is_served }
+        Self { enough, requests, asked, is_served }
     }
 
     fn end(self) -> Vec<(Instant, Read)> {
         self.enough.store(true, Relaxed);
-        self.asking.join().expect("no panic")
+        self.requests.join().expect("no panic")
     }
 }
 

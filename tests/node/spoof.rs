@@ -184,6 +184,7 @@ fn a_pod_that_has_no_route_yet_when_the_keeper_starts_is_looked_at_again_soon() 
 
 /// Until two looks agree, it may be one of a pod that is being started: rules that are restored drop what they dropped.
 fn an_interface_that_a_pod_left_behind_is_named() {
+    const NAMED: &str = "by the interface left (IPv4), left (IPv6), so it might drop packets of honest pods, too";
     let world = World::new();
     let node = &world.node;
     let keeper = keeper(node);
@@ -191,7 +192,6 @@ fn an_interface_that_a_pod_left_behind_is_named() {
     node.sh("ip link add left type veth peer name gone; ip link set left up; nft flush ruleset");
     keeper.line("the redirect was missing");
     assert!(drops(node), "{}", World::state_of(node));
-    const NAMED: &str = "by the interface left (IPv4), left (IPv6), so it might drop packets of honest pods, too";
     let check = redirect(node, "check --tool nft");
     assert!(check.code == Some(0) && check.stdout.contains(NAMED), "{check:?}");
     keeper.line(NAMED);
