@@ -150,6 +150,21 @@ async fn a_request_waits_until_the_account_is_read() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn after_a_long_pause_a_request_is_not_answered_from_what_was_known() {
+    let scene = Scene::annotated(Some("malformed"));
+    tokio::time::sleep(Duration::from_secs(121)).await;
+    let request = || scene.request(&format!("{ROOT}/default/email"));
+    assert!(!scene.accounts.answers_from_memory(&request()), "it waits");
+    let (asked, ()) = tokio::join!(scene.ask(request()), async {
+        scene.workloads.wanted().await;
+        scene.reads(Some(GOOGLE));
+    });
+    let error = asked.expect_err("its account has changed");
+    assert_eq!(error.status(), StatusCode::SERVICE_UNAVAILABLE, "{error}");
+    assert_eq!(scene.ask(request()).await.expect("an answer"), (200, GOOGLE.to_owned()));
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_account_that_stays_unknown_is_an_error_to_retry_and_a_deleted_one_is_not() {
     let scene = Scene::new();
     let error = scene.ask(scene.request(&format!("{ROOT}/default/email"))).await.expect_err("unknown");

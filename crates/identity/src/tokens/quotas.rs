@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tokio::time::Instant;
 
 use super::quota::Quota;
-use crate::workloads::Link;
+use crate::workloads::{Link, QuotaProject};
 use proxy::tokens::Urgency;
 
 /// Quotas from which on those that hold nothing back are forgotten. Only hostile pods have so many projects on a node.
@@ -20,7 +20,7 @@ pub(super) struct Payer(Option<Arc<str>>);
 impl Payer {
     /// The payer of requests to IAM: the project that the annotation names, else that of the Google account.
     pub(super) fn at_iam(link: &Link) -> Self {
-        let annotated = link.quota_project.as_ref().map(|project| project.as_str());
+        let annotated = link.quota_project.as_ref().map(QuotaProject::as_str);
         Self(annotated.or_else(|| Some(link.google_account.as_ref()?.project())).map(Arc::from))
     }
 }
