@@ -15,6 +15,7 @@ use crate::is_full_size;
 use crate::kube::{Client, NODE, pause};
 use crate::operators::PAGES;
 use crate::pod::{Asked, Pod};
+use crate::process::Process;
 use crate::rights::eventually;
 use crate::support::needs::{Test, tests};
 use crate::support::stall::{MIN_WAIT, Waits};
@@ -25,6 +26,7 @@ pub const TESTS: &[Test] = tests![
     a_cold_herd_costs_one_exchange_per_account,
     a_pod_finds_its_token_when_it_starts,
     what_was_given_goes_on_while_google_and_the_api_server_are_away,
+    what_google_refuses_is_seen_by_operators,
 ];
 
 const ACCOUNTS: &str = "/computeMetadata/v1/instance/service-accounts";
@@ -290,4 +292,42 @@ fn what_was_given_goes_on_while_google_and_the_api_server_are_away() {
     }
     println!("new scopes {:.1?} after Google was back", back.elapsed());
     world.server.restart();
+}
+
+fn what_google_refuses_is_seen_by_operators() {
+    let world = World::new();
+    let mut api = world.server.admin();
+    let google = Cloud::start(&world, &mut api);
+    linked_accounts(&mut api, &google, 1);
+    api.create_account("team-0", "unbound");
+    api.annotate_account("team-0", "unbound", "iam.gke.io/gcp-service-account", &email("unbound"));
+    google.add_account(&email("unbound"));
+    let _proxy = proxy(&world, &google, &["--prefetch=none"]);
+    let bound = world.pod(&mut api, "pod-0", world.address(0));
+    let unbound = api.create_pod("team-0", "unbound", "unbound", NODE);
+    let unbound = Pod::start(&world.node, unbound, world.address(1));
+    let shows = |code: i32, parts: &[&str]| {
+        eventually(|| {
+            let status = Process::run(&world.node.namespace, &["status"]);
+            let is_shown = status.code == Some(code) && parts.iter().all(|part| status.stdout.contains(part));
+            if is_shown { Ok(()) } else { Err(format!("{:?}: {}", status.code, status.stdout)) }
+        });
+    };
+
+    for _ in 0..20 {
+        assert_eq!(of_account(&unbound, "/default/token").status, 403);
+    }
+    // One pod that provokes it is no trouble of the node.
+    shows(
+        0,
+        &["ok       pods' own tokens: ", " x 403 account_refused, last ", "; Unable to generate access token; IAM"],
+    );
+
+    let description = "the keys are others".to_owned();
+    google.fault(Endpoint::Sts, Fault::Oauth { error: "invalid_grant".to_owned(), description });
+    assert_eq!(of_account(&bound, "/default/token").status, 403);
+    shows(1, &["DEGRADED pods' own tokens: ", "403 exchange_untrusted, last ", "invalid_grant: the keys are others"]);
+    let metrics = world.node.namespace.curl(&format!("{PAGES}/metrics")).text;
+    let failed = "metadata_proxy_request_duration_seconds_count{endpoint=\"token\",outcome=\"failed\"} 1\n";
+    assert!(metrics.contains(failed), "it counts against the objective:\n{metrics}");
 }
