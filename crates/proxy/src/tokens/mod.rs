@@ -105,9 +105,7 @@ impl Refused {
         headers.remove(header::CONTENT_LENGTH);
         Self { status, headers, body: Bytes::copy_from_slice(&body[..body.len().min(MAX_REFUSAL_BYTES)]) }
     }
-}
 
-impl Refused {
     /// Heap memory, in bytes.
     pub fn heap(&self) -> usize {
         let header = |(name, value): (&HeaderName, &HeaderValue)| name.as_str().len() + value.len();
