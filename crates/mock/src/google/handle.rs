@@ -14,7 +14,6 @@ use super::journal::Call;
 use super::routes;
 use super::state::State;
 use super::{Authority, Cut, Endpoint, Jwks, Principal, Subject, Workload};
-use crate::lock::lock;
 
 /// Observes and controls a fake Google. Clones refer to the same one. Dropping all of them does not stop it.
 #[derive(Debug, Clone)]
@@ -75,33 +74,33 @@ impl Handle {
 impl Handle {
     /// Replaces the keys that sign service account tokens.
     pub fn set_jwks(&self, keys: Jwks) {
-        *lock(&self.state.jwks) = keys;
+        *self.state.jwks.lock() = keys;
     }
 
     /// Adds a Google service account that no principal may act as yet.
     pub fn add_account(&self, email: &str) {
-        lock(&self.state.accounts).add(email);
+        self.state.accounts.lock().add(email);
     }
 
     /// Removes a Google service account with all its bindings: IAM answers 404.
     pub fn remove_account(&self, email: &str) {
-        lock(&self.state.accounts).remove(email);
+        self.state.accounts.lock().remove(email);
     }
 
     /// Lets a [`Workload`], or a Google service account by its e-mail, act as a Google service account, which is added.
     pub fn bind(&self, who: impl Into<Principal>, email: &str) {
-        lock(&self.state.accounts).bind(who.into(), email);
+        self.state.accounts.lock().bind(who.into(), email);
     }
 
     /// Reverts [`Handle::bind`]: IAM answers 403.
     pub fn unbind(&self, who: impl Into<Principal>, email: &str) {
-        lock(&self.state.accounts).unbind(&who.into(), email);
+        self.state.accounts.lock().unbind(&who.into(), email);
     }
 
     /// The subject of an access token or identity token that was issued here, expired or not. Only the last 50,000
     /// tokens are remembered.
     pub fn subject_of(&self, token: &str) -> Option<Subject> {
-        lock(&self.state.tokens).get(token).map(|issued| issued.subject.as_ref().clone())
+        self.state.tokens.lock().get(token).map(|issued| issued.subject.as_ref().clone())
     }
 }
 

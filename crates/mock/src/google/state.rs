@@ -1,9 +1,9 @@
 //! [`State`]: shared by the connections and the [`Handle`](super::Handle).
 
 use std::net::SocketAddr;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
+use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use super::accounts::Accounts;
