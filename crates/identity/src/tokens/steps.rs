@@ -202,7 +202,7 @@ impl Steps {
         self.federated_now(want, (deadline, urgency), Taken(taken)).await
     }
 
-    /// The same, without regard to the pace. `taken`: gives back what was taken of the pace if the renewal fails.
+    /// The same, regardless of the pace. If the renewal fails, a turn of the pace that was `taken` is given back.
     pub(super) async fn federated_now(
         &self,
         want: Want,

@@ -30,7 +30,7 @@ pub(super) struct Exchange<'a> {
     pub(super) scopes: &'a str,
     /// The project charged for the holder's calls.
     pub(super) quota_project: Option<&'a QuotaProject>,
-    /// The certificate without whose key the token is of no use.
+    /// The certificate whose key is needed to use the token.
     pub(super) bound_to: Option<&'a Fingerprint>,
 }
 
@@ -47,7 +47,7 @@ struct Question<'a> {
     options: Option<String>,
 }
 
-/// What only Google's service knows, as JSON in a text.
+/// Google's extensions of the standard, sent as JSON in a string.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Options<'a> {
@@ -69,7 +69,7 @@ impl Exchange<'_> {
         let asked = BootTime::now();
         let url = format!("{}/v1/token", federation.sts);
         let call = Call { url, bearer: None, quota_project: None, body: self.body(&federation.sts_audience()) };
-        let response = google.post(call).await.map_err(|error| NotGiven::new(error, self.subject))?;
+        let response = google.post(call, self.subject).await?;
         let body = response.into_body();
         let answer = serde_json::from_slice::<Answer>(&body);
         google::wipe(body);
@@ -128,7 +128,7 @@ pub(super) fn halt(error: NotGiven) -> Halt {
 mod tests {
     use serde_json::{Value, json};
 
-    use super::super::google::CallError;
+    use super::super::not_given::Said;
     use super::*;
 
     fn subject() -> Secret {
@@ -163,8 +163,8 @@ mod tests {
 
     #[test]
     fn a_refusal_is_passed_on_without_the_token() {
-        let refused = CallError::Refused(StatusCode::BAD_REQUEST, "no head.s3cret.sign".into());
-        let halt = halt(NotGiven::new(refused, &subject()));
+        let said = Said::read(StatusCode::BAD_REQUEST, &"no head.s3cret.sign".into(), &subject());
+        let halt = halt(NotGiven::Refused(said));
         let proxy::tokens::NoToken::Refused(refused) = &halt.why else { panic!("{halt:?}") };
         assert_eq!((refused.status, halt.rest), (StatusCode::FORBIDDEN, Rest::Fixed));
         assert_eq!(refused.body, "Unable to generate access token; STS returned 400 Bad Request: no [redacted]\n");
