@@ -138,11 +138,6 @@ impl Handle {
         self.state.tokens.lock().policy = policy;
     }
 
-    /// Forgets all tokens, so that the next responses have new ones.
-    pub fn rotate_tokens(&self) {
-        self.state.tokens.lock().rotate();
-    }
-
     /// Closes the listener and all connections, and waits until this is done. After that the port refuses
     /// connections, and [`Mock::bind`](super::Mock::bind) can bind it again. Requires
     /// [`Mock::run`](super::Mock::run) to be running or to have returned.

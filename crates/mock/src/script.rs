@@ -60,13 +60,6 @@ impl<T: Target, F: Clone> Script<T, F> {
         }
     }
 
-    /// Removes the faults of one target.
-    pub(super) fn clear(&self, target: &T) {
-        let mut rules = self.rules.lock();
-        rules.standing.retain(|(other, _)| other != target);
-        rules.next.retain(|(_, other, _)| other != target);
-    }
-
     /// Removes all faults.
     pub(super) fn heal(&self) {
         let mut rules = self.rules.lock();

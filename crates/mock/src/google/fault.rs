@@ -126,8 +126,6 @@ mod tests {
         assert_eq!(take(Endpoint::IdToken, Some(&app)).as_ref(), Some(of_app));
         assert_eq!(take(Endpoint::Sts, Some(&job)).as_ref(), Some(sts));
         assert_eq!(take(Endpoint::IdToken, None).as_ref(), Some(all));
-        script.clear(&Endpoint::Sts.into());
-        assert_eq!(take(Endpoint::Sts, Some(&job)).as_ref(), Some(all));
         script.heal();
         assert_eq!(take(Endpoint::Sts, Some(&app)), None);
     }

@@ -13,7 +13,7 @@ use super::fault::{Fault, Target};
 use super::journal::Call;
 use super::routes;
 use super::state::State;
-use super::{Authority, Cut, Endpoint, Jwks, Principal, Subject, Workload};
+use super::{Authority, Cut, Endpoint, Principal, Subject, Workload};
 
 /// Observes and controls a fake Google. Clones refer to the same one. Dropping all of them does not stop it.
 #[derive(Debug, Clone)]
@@ -72,11 +72,6 @@ impl Handle {
 
 /// Keys, accounts and issued tokens.
 impl Handle {
-    /// Replaces the keys that sign service account tokens.
-    pub fn set_jwks(&self, keys: Jwks) {
-        *self.state.jwks.lock() = keys;
-    }
-
     /// Adds a Google service account that no principal may act as yet.
     pub fn add_account(&self, email: &str) {
         self.state.accounts.lock().add(email);
@@ -118,27 +113,14 @@ impl Handle {
         self.state.script.next(n, target.into(), fault);
     }
 
-    /// Removes the faults that were set for exactly this target. Requests that already hang continue to hang.
-    pub fn clear_fault(&self, target: impl Into<Target>) {
-        self.state.script.clear(&target.into());
-    }
-
     /// Removes all faults. Hanging requests get their responses.
     pub fn heal(&self) {
         self.state.script.heal();
     }
 
-    /// Closes all connections, even with requests in progress.
-    pub fn cut_connections(&self) {
-        self.state.cut();
-    }
-
-    /// While away, closes all connections, and new ones as soon as they arrive. It keeps its state.
+    /// While away, closes all connections, even with requests in progress, and new ones as soon as they arrive. It keeps its state.
     pub fn set_away(&self, is_away: bool) {
         self.state.set_away(is_away);
-        if is_away {
-            self.state.cut();
-        }
     }
 }
 

@@ -1,6 +1,5 @@
 //! [`Google`]: the server.
 
-use std::io;
 use std::sync::Arc;
 
 use http::StatusCode;
@@ -12,7 +11,7 @@ use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
-use tokio_rustls::{TlsAcceptor, rustls};
+use tokio_rustls::TlsAcceptor;
 
 use super::answer::Refusal;
 use super::body::{Body, Cut};
@@ -24,17 +23,6 @@ use crate::listening::{accept, listen, stopped};
 /// Maximum size of a request's body, in bytes.
 const MAX_BODY_BYTES: usize = 64 * 1024;
 
-/// Why a fake Google cannot start.
-#[derive(Debug, thiserror::Error)]
-pub enum StartError {
-    /// The address cannot be bound.
-    #[error("the fake Google cannot listen on its address: {0}")]
-    Listen(#[from] io::Error),
-    /// A name is not valid in a certificate.
-    #[error("the fake Google has no certificate: {0}")]
-    Certificate(#[from] rustls::Error),
-}
-
 /// The server of a fake Google.
 #[derive(Debug, Clone, Copy)]
 pub struct Google;
@@ -44,22 +32,17 @@ impl Google {
     ///
     /// # Panics
     ///
-    /// Panics if [`Google::try_start`] fails, which does not happen with a free port of the loopback address and valid names.
-    pub async fn start(settings: Settings) -> Handle {
-        Self::try_start(settings).await.expect("a free port on the loopback address, and names for a certificate")
-    }
-
-    /// Listens, and serves in a separate task until [`Handle::stop`] or the end of the runtime.
+    /// If the address cannot be bound, or a name is not valid in a certificate.
     #[expect(clippy::unused_async, reason = "only a runtime can listen, as with tokio's TcpListener")]
-    pub async fn try_start(settings: Settings) -> Result<Handle, StartError> {
-        let tls = settings.tls.then(|| settings.authority.server(&settings.names)).transpose()?;
+    pub async fn start(settings: Settings) -> Handle {
+        let tls = settings.tls.then(|| settings.authority.server(&settings.names).expect("names for a certificate"));
         let tls = tls.map(|config| TlsAcceptor::from(Arc::new(config)));
-        let listener = listen(settings.addr)?;
-        let state = Arc::new(State::new(listener.local_addr()?, settings));
+        let listener = listen(settings.addr).expect("a free address of this machine");
+        let state = Arc::new(State::new(listener.local_addr().expect("it is bound"), settings));
         let alive = watch::Sender::new(());
         let handle = Handle::new(Arc::clone(&state), alive.subscribe());
         tokio::spawn(run(listener, tls, state, alive));
-        Ok(handle)
+        handle
     }
 }
 
