@@ -26,13 +26,13 @@ use identity::cluster::{Cluster, ClusterError};
 use identity::kin::{self, Kin};
 use identity::pods::{ProcError, Sandboxes, Scans};
 use identity::tokens::Google;
-use operator::pages::MAX_ADMIN_CONNECTIONS;
+use operator::pages;
 use proxy::layers::conceal::PolicyMetrics;
 use proxy::layers::leaves::Leaves;
 use proxy::memory::Pressure;
 use proxy::policy::{A_RESTART_FAILS, LivePolicy, LoadError, Policy, Reloaded};
 use proxy::server::TIMEOUTS;
-use proxy::server::{self, Bodies, Connections, Door, Drain, Listen, Server};
+use proxy::server::{self, Bodies, Door, Drain, Listen, Server};
 use proxy::upstream::Upstream;
 use redirect::{Keeper, Redirect};
 use telemetry::{Registry, table};
@@ -393,16 +393,7 @@ fn want_migration() {
 fn serve_operators(door: Door, shared: &Arc<Shared>) -> Drain {
     announce(&door, "serving operators");
     let drain = Drain::default();
-    let connections =
-        Connections::new(MAX_ADMIN_CONNECTIONS, usize::MAX, Arc::default(), Arc::default(), &Registry::default());
-    let server = Server {
-        stacks: Arc::new(Admin::new(Arc::clone(shared)).into_stacks()),
-        timeouts: TIMEOUTS,
-        connections,
-        drain: drain.clone(),
-        bodies: None,
-    };
-    tokio::spawn(server.run(0, door));
+    tokio::spawn(pages::server(Admin::new(Arc::clone(shared)).into_stacks(), drain.clone()).run(0, door));
     drain
 }
 

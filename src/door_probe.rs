@@ -101,7 +101,7 @@ impl Default for DoorProbe {
     }
 }
 
-/// Whether the machine has the address. One that the redirect adds later would be asked of another machine.
+/// Whether this machine has the address. Until the redirect adds an address, probes of it would leave the machine.
 fn is_here(door: SocketAddr) -> bool {
     UdpSocket::bind((door.ip(), 0)).is_ok()
 }

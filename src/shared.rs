@@ -61,7 +61,7 @@ pub struct Shared {
     pub readiness: Readiness,
     /// Whether the redirect is installed. Set once if this process keeps one.
     pub redirect: OnceLock<Arc<Standing>>,
-    /// What became of the hand-over from the process before.
+    /// Result of the hand-over from the predecessor.
     pub handover: Handover,
     /// Probes the proxy's own door.
     pub door_probe: Arc<DoorProbe>,

@@ -35,7 +35,7 @@ pub(super) fn follow(cluster: Cluster, shared: &Arc<Shared>, background: &mut Jo
         let cluster = cluster.clone();
         let handed = Arc::clone(shared);
         background.spawn(async move {
-            // Else the API server and Google are asked for what may be handed over.
+            // Otherwise tokens that may be handed over would be requested from the API server and Google.
             handed.handover.settled().await;
             match workloads::follow(cluster, workloads).await {}
         });

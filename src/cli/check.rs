@@ -10,14 +10,14 @@ use super::flag::Flag;
 use super::given::{Given, Mistakes, Syntax};
 use super::redirect::RoutesArgs;
 use super::repeated::Repeated;
-use super::syntax::{self, Choice, HostName, Time};
+use super::syntax::{ArgExt as _, Choice, HostName, Time};
 use operator::check::{Canary, Command};
 use telemetry::logging::Format;
 
 #[derive(Debug, Args)]
 pub(super) struct CheckArgs {
     /// Output format: text for people, json for scripts
-    #[arg(long, value_name = syntax::names::<Format>(), default_value = Format::default().to_string())]
+    #[arg(long, choice = Format::default())]
     format: Choice<Format>,
 
     /// Check repeatedly, with this pause between checks, until a signal arrives. Logs changes, and serves /readyz and

@@ -4,9 +4,9 @@ use clap::{ArgMatches, Args};
 use serde::Serialize;
 
 use super::flag::Flag;
-use super::given::{Given, Mistakes, Plain, Syntax, value};
+use super::given::{Given, Mistakes, Plain as _, Syntax, plain, value};
 use super::repeated::repeated;
-use super::syntax::{self, Choice, NONE, Switch};
+use super::syntax::{ArgExt as _, Choice, NONE, Switch};
 use identity::Settings;
 use identity::workloads::{ClusterUri, Endpoint, Federation, Prefetch, Provider, Trust, WorkloadPool};
 
@@ -48,26 +48,12 @@ repeated! {
 
         /// Whose tokens to fetch before pods request them. linked: accounts that have a Google account or have requested a token
         /// before
-        #[arg(
-            long,
-            value_name = syntax::names::<Prefetch>(),
-            env = "METADATA_PROXY_PREFETCH",
-            default_value = Prefetch::default().to_string()
-        )]
+        #[arg(long, env = "METADATA_PROXY_PREFETCH", choice = Prefetch::default())]
         prefetch: Choice<Prefetch>,
 
         /// Bind the tokens that pods request by POST to the certificate that they send, as client libraries do where a pod has an
         /// agent certificate
-        #[arg(
-            long,
-            value_name = "true|false",
-            env = "METADATA_PROXY_BOUND_TOKENS",
-            default_value = "false",
-            num_args = 0..=1,
-            require_equals = true,
-            default_missing_value = "true",
-            hide_default_value = true
-        )]
+        #[arg(long, env = "METADATA_PROXY_BOUND_TOKENS", switch = false)]
         bound_tokens: Switch,
     }
 }
@@ -178,39 +164,11 @@ impl Syntax for ProviderOrNone {
     }
 }
 
-impl Plain for WorkloadPool {
-    const EXPECTED: &'static str = "PROJECT.svc.id.goog";
-
-    fn read(text: &str) -> Option<Self> {
-        Self::parse(text)
-    }
-}
-
-impl Plain for ClusterUri {
-    const EXPECTED: &'static str =
-        "https://container.googleapis.com/v1/projects/PROJECT/locations/LOCATION/clusters/NAME";
-
-    fn read(text: &str) -> Option<Self> {
-        Self::parse(text)
-    }
-}
-
-impl Plain for Provider {
-    const EXPECTED: &'static str =
-        "//iam.googleapis.com/projects/NUMBER/locations/global/workloadIdentityPools/POOL/providers/PROVIDER";
-
-    fn read(text: &str) -> Option<Self> {
-        Self::parse(text)
-    }
-}
-
-impl Plain for Endpoint {
-    const EXPECTED: &'static str =
-        "https://HOST or https://HOST:PORT, without a path; http:// only for addresses of this machine";
-
-    fn read(text: &str) -> Option<Self> {
-        Self::parse(text)
-    }
+plain! {
+    WorkloadPool, Self::parse, "PROJECT.svc.id.goog";
+    ClusterUri, Self::parse, "https://container.googleapis.com/v1/projects/PROJECT/locations/LOCATION/clusters/NAME";
+    Provider, Self::parse, "//iam.googleapis.com/projects/NUMBER/locations/global/workloadIdentityPools/POOL/providers/PROVIDER";
+    Endpoint, Self::parse, "https://HOST or https://HOST:PORT, without a path; http:// only for addresses of this machine";
 }
 
 #[cfg(test)]

@@ -37,6 +37,21 @@ pub(super) trait Plain: Display + Debug + Clone + Send + Sync + 'static {
     fn read(text: &str) -> Option<Self>;
 }
 
+/// Makes types [`Plain`], each with the function that parses it, and the description of a valid value.
+macro_rules! plain {
+    ($($type:ty, $read:expr, $expected:expr;)+) => {
+        $(impl $crate::cli::given::Plain for $type {
+            const EXPECTED: &'static str = $expected;
+
+            fn read(text: &str) -> Option<Self> {
+                $read(text)
+            }
+        })+
+    };
+}
+
+pub(super) use plain;
+
 impl<T: Plain> Syntax for T {
     type Value = Self;
 

@@ -5,9 +5,9 @@ use serde::Serialize;
 
 use super::federation::{self, FederationArgs};
 use super::flag::Flag;
-use super::given::{Given, Mistakes, Plain};
+use super::given::{Given, Mistakes, plain};
 use super::repeated::repeated;
-use super::syntax::{self, Choice, Switch};
+use super::syntax::{ArgExt as _, Choice, Switch};
 use identity::cluster::{self, Acting, Credential, NodeName};
 use identity::pods::PodUid;
 use identity::pods::owners::Attest;
@@ -54,16 +54,7 @@ repeated! {
     #[serde(rename_all = "kebab-case")]
     pub(super) struct IdentityArgs {
         /// Identify the pod that sends each request, from the node's processes and the API server. Requires --node-name
-        #[arg(
-            long,
-            value_name = "true|false",
-            env = "METADATA_PROXY_WORKLOAD_IDENTITY",
-            default_value = "false",
-            num_args = 0..=1,
-            require_equals = true,
-            default_missing_value = "true",
-            hide_default_value = true
-        )]
+        #[arg(long, env = "METADATA_PROXY_WORKLOAD_IDENTITY", switch = false)]
         workload_identity: Switch,
 
         #[command(flatten)]
@@ -72,15 +63,7 @@ repeated! {
 
         /// Let the pod's service account act as its node, so that the API server confines it to that node. Requires Kubernetes
         /// 1.36. `false` only if an admission policy bounds the account. Has no effect with --kubeconfig
-        #[arg(
-            long,
-            value_name = "true|false",
-            env = "METADATA_PROXY_IMPERSONATE_NODE",
-            default_value = "true",
-            num_args = 0..=1,
-            require_equals = true,
-            default_missing_value = "true"
-        )]
+        #[arg(long, env = "METADATA_PROXY_IMPERSONATE_NODE", switch = true)]
         impersonate_node: Switch,
 
         /// Directory where the node's /proc is mounted. Read-only is enough
@@ -99,12 +82,7 @@ repeated! {
 
         /// Evidence that identifies a pod. prefer: its processes, or the API server alone if they have no addresses of
         /// their own, as with gVisor. kernel: always its processes
-        #[arg(
-            long,
-            value_name = syntax::names::<Attest>(),
-            env = "METADATA_PROXY_ATTEST",
-            default_value = Attest::default().to_string()
-        )]
+        #[arg(long, env = "METADATA_PROXY_ATTEST", choice = Attest::default())]
         attest: Choice<Attest>,
 
         /// Service account whose pods act as the node, as all pods do without --workload-identity. May be repeated
@@ -197,29 +175,11 @@ impl IdentityArgs {
     }
 }
 
-impl Plain for NodeName {
-    const EXPECTED: &'static str = "the name of a node as `kubectl get nodes` prints it";
-
-    fn read(text: &str) -> Option<Self> {
-        text.parse().ok()
-    }
-}
-
-impl Plain for PodUid {
-    const EXPECTED: &'static str = "the UID of this pod (downward API: metadata.uid)";
-
-    fn read(text: &str) -> Option<Self> {
-        Self::parse(text)
-    }
-}
-
-/// Also used for the name of another object in a namespace.
-impl Plain for AccountName {
-    const EXPECTED: &'static str = "NAMESPACE/ACCOUNT, such as kube-system/fluentbit";
-
-    fn read(text: &str) -> Option<Self> {
-        Self::parse(text)
-    }
+plain! {
+    NodeName, |text: &str| text.parse().ok(), "the name of a node as `kubectl get nodes` prints it";
+    PodUid, Self::parse, "the UID of this pod (downward API: metadata.uid)";
+    // Also used for the name of another object in a namespace.
+    AccountName, Self::parse, "NAMESPACE/ACCOUNT, such as kube-system/fluentbit";
 }
 
 #[cfg(test)]

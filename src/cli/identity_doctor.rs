@@ -8,7 +8,7 @@ use super::flag::Flag;
 use super::given::{Given, Mistakes};
 use super::identity::IdentityArgs;
 use super::repeated::Repeated;
-use super::syntax::{self, Choice};
+use super::syntax::{ArgExt as _, Choice};
 use identity::AccountName;
 use operator::doctor::Whose;
 use telemetry::logging::Format;
@@ -33,7 +33,7 @@ pub(super) struct DoctorArgs {
     pod: Option<Given<AccountName>>,
 
     /// Output format: text for people, json for scripts
-    #[arg(long, value_name = syntax::names::<Format>(), default_value = Format::default().to_string())]
+    #[arg(long, choice = Format::default())]
     format: Choice<Format>,
 
     #[command(flatten)]

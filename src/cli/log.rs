@@ -5,19 +5,14 @@ use serde::Serialize;
 
 use super::flag::Flag;
 use super::given::{Given, Mistakes};
-use super::syntax::{self, Choice};
+use super::syntax::{ArgExt as _, Choice};
 use telemetry::logging::{self, Format, Levels};
 
 #[derive(Debug, Args, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) struct LogArgs {
     /// Log format on standard error: text for a terminal, json for a cluster
-    #[arg(
-        long,
-        value_name = syntax::names::<Format>(),
-        env = "METADATA_PROXY_LOG_FORMAT",
-        default_value = Format::default().to_string()
-    )]
+    #[arg(long, env = "METADATA_PROXY_LOG_FORMAT", choice = Format::default())]
     log_format: Choice<Format>,
 
     /// Log level, or levels by module, such as `info,gce_metadata_proxy=debug`

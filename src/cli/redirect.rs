@@ -7,9 +7,9 @@ use serde::Serialize;
 use strum::{Display, EnumString, VariantNames};
 
 use super::flag::{Flag, flags};
-use super::given::{Given, Mistakes, Plain, Syntax};
+use super::given::{Given, Mistakes, Syntax, plain};
 use super::startup_taint::StartupTaintArgs;
-use super::syntax::{self, Choice, OnOff, Switch};
+use super::syntax::{self, ArgExt as _, Choice, OnOff, Switch};
 use redirect::{
     Command, Destination, DropSpoofed, Mode, Opened, PROXY, Rate, Redirect, Routes, SIDECAR_UID, Settings, Tool,
 };
@@ -56,7 +56,7 @@ pub(super) enum Subcommands {
 pub(super) struct RedirectArgs {
     /// Which requests to redirect. daemonset: those of all pods, run on the node. sidecar: those of one pod, run in its init
     /// container
-    #[arg(long, value_name = syntax::names::<Place>(), default_value = Place::default().to_string())]
+    #[arg(long, choice = Place::default())]
     mode: Choice<Place>,
 
     /// Address that the proxy listens on. May be repeated, once for each IP version; what has none is blocked. With daemonset a
@@ -110,16 +110,7 @@ const PROXY_UID: &str = "proxy-uid";
 pub(super) struct OwnRedirectArgs {
     /// Redirect metadata requests from this node's pods to the first --addr of each IP version that is not loopback while
     /// serving, as `redirect install --keep` does. Requires nft or iptables, root, and the capability `NET_ADMIN`
-    #[arg(
-        long,
-        value_name = "true|false",
-        env = "METADATA_PROXY_REDIRECT",
-        default_value = "false",
-        num_args = 0..=1,
-        require_equals = true,
-        default_missing_value = "true",
-        hide_default_value = true
-    )]
+    #[arg(long, env = "METADATA_PROXY_REDIRECT", switch = false)]
     redirect: Switch,
 
     #[command(flatten)]
@@ -368,13 +359,9 @@ const OF_NODE: &str = "an address for the proxy on this node and a port, such as
 /// Where a proxy in the pod listens.
 const IN_POD: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 988);
 
-/// A user ID.
-impl Plain for u32 {
-    const EXPECTED: &'static str = "a number";
-
-    fn read(text: &str) -> Option<Self> {
-        text.parse().ok()
-    }
+plain! {
+    // A user ID.
+    u32, |text: &str| text.parse().ok(), "a number";
 }
 
 /// A name that the kernel accepts for an interface, without characters that are special in the rules' text.

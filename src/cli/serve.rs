@@ -15,7 +15,7 @@ use super::identity::IdentityArgs;
 use super::log::LogArgs;
 use super::policy::ChoiceArgs;
 use super::redirect::OwnRedirectArgs;
-use super::syntax::{self, Choice, Count, HostName, Switch, Time};
+use super::syntax::{ArgExt as _, Choice, Count, HostName, Switch, Time};
 use super::values::UpstreamArgs;
 use crate::config::{self, Config};
 use proxy::layers::conceal::Mode;
@@ -56,12 +56,7 @@ flags! {
         pub(super) policy: ChoiceArgs => policy,
 
         /// Enforce the policy, or only log what it would refuse
-        #[arg(
-            long,
-            value_name = syntax::names::<Mode>(),
-            env = "METADATA_PROXY_POLICY_MODE",
-            default_value = Mode::default().to_string()
-        )]
+        #[arg(long, env = "METADATA_PROXY_POLICY_MODE", choice = Mode::default())]
         policy_mode: Choice<Mode> => policy_mode,
 
         /// Host name to accept from clients, in addition to metadata.google.internal, metadata, metadata.goog, localhost and
@@ -70,16 +65,7 @@ flags! {
         allowed_host: Vec<Given<HostName>> => allowed_hosts,
 
         /// Set `SO_REUSEPORT` on the listening sockets, so that a new process can start before the old one exits
-        #[arg(
-            long,
-            value_name = "true|false",
-            env = "METADATA_PROXY_REUSE_PORT",
-            default_value = "false",
-            num_args = 0..=1,
-            require_equals = true,
-            default_missing_value = "true",
-            hide_default_value = true
-        )]
+        #[arg(long, env = "METADATA_PROXY_REUSE_PORT", switch = false)]
         reuse_port: Switch => reuse_port,
 
         /// Maximum concurrent requests to the metadata server. Excess requests are refused; answers from memory do not count.
@@ -119,12 +105,7 @@ flags! {
         max_hanging: Given<Count<0>> => max_hanging,
 
         /// Response to requests beyond --max-in-flight: reset the connection, or answer 503 Service Unavailable
-        #[arg(
-            long,
-            value_name = syntax::names::<OnOverload>(),
-            env = "METADATA_PROXY_OVERLOAD",
-            default_value = OnOverload::default().to_string()
-        )]
+        #[arg(long, env = "METADATA_PROXY_OVERLOAD", choice = OnOverload::default())]
         overload: Choice<OnOverload> => on_overload,
 
         #[command(flatten)]
@@ -132,16 +113,7 @@ flags! {
         pub(super) log: LogArgs => log,
 
         /// Log each token that is issued to a client: client address, account, scopes, outcome and expiry, but not the token
-        #[arg(
-            long,
-            value_name = "true|false",
-            env = "METADATA_PROXY_AUDIT",
-            default_value = "false",
-            num_args = 0..=1,
-            require_equals = true,
-            default_missing_value = "true",
-            hide_default_value = true
-        )]
+        #[arg(long, env = "METADATA_PROXY_AUDIT", switch = false)]
         audit: Switch => audit,
 
         /// How long to wait for requests in flight after SIGTERM or SIGINT, such as 10s, 500ms or 1m

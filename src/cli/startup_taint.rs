@@ -4,7 +4,7 @@ use clap::Args;
 
 use super::admin::AdminArgs;
 use super::flag::Flag;
-use super::given::{Given, Mistakes, Plain};
+use super::given::{Given, Mistakes, plain};
 use super::identity::NodeArgs;
 use super::repeated::Repeated;
 use identity::cluster::Acting;
@@ -50,13 +50,8 @@ impl StartupTaintArgs {
     }
 }
 
-impl Plain for TaintKey {
-    const EXPECTED: &'static str =
-        "the key of a taint, such as example.com/not-ready, that is not one of Kubernetes' own";
-
-    fn read(text: &str) -> Option<Self> {
-        text.parse().ok()
-    }
+plain! {
+    TaintKey, |text: &str| text.parse().ok(), "the key of a taint, such as example.com/not-ready, that is not one of Kubernetes' own";
 }
 
 #[cfg(test)]

@@ -7,13 +7,13 @@ use super::admin::AdminArgs;
 use super::flag::Flag;
 use super::given::Mistakes;
 use super::repeated::Repeated;
-use super::syntax::{self, Choice};
+use super::syntax::{ArgExt as _, Choice};
 use telemetry::logging::Format;
 
 #[derive(Debug, Args)]
 pub(super) struct StatusArgs {
     /// Output format: text for people, json for scripts
-    #[arg(long, value_name = syntax::names::<Format>(), default_value = Format::default().to_string())]
+    #[arg(long, choice = Format::default())]
     format: Choice<Format>,
 
     /// The same as --format=json

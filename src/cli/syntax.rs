@@ -6,10 +6,11 @@ use std::net::SocketAddr;
 use std::str::FromStr;
 use std::time::Duration;
 
+use clap::Arg;
 use http::HeaderValue;
 use strum::VariantNames;
 
-use super::given::{Given, Plain, Syntax};
+use super::given::{Given, Plain, Syntax, plain};
 use protocol::metadata::Target;
 use protocol::metadata::host::AllowedHosts;
 use telemetry::logging::{Levels, LevelsError};
@@ -49,9 +50,28 @@ where
 #[derive(Debug, Clone)]
 pub(super) struct OnOff;
 
-/// A flag that is on or off. clap needs the attributes `num_args = 0..=1`, `require_equals = true`, a default and
-/// `default_missing_value = "true"`.
+/// A flag that is on or off.
 pub(super) type Switch = Given<OnOff>;
+
+/// What `#[arg(...)]` of a flag says of its values.
+pub(super) trait ArgExt: Sized {
+    /// For a [`Choice`].
+    fn choice<T: VariantNames + Display>(self, default: T) -> Self;
+
+    /// For a [`Switch`].
+    fn switch(self, default: bool) -> Self;
+}
+
+impl ArgExt for Arg {
+    fn choice<T: VariantNames + Display>(self, default: T) -> Self {
+        self.value_name(names::<T>()).default_value(default.to_string())
+    }
+
+    fn switch(self, default: bool) -> Self {
+        let arg = self.value_name("true|false").default_value(default.to_string()).hide_default_value(!default);
+        arg.num_args(0..=1).require_equals(true).default_missing_value("true")
+    }
+}
 
 impl Syntax for OnOff {
     type Value = bool;
@@ -93,13 +113,9 @@ impl Plain for SocketAddr {
     }
 }
 
-/// Any text.
-impl Plain for String {
-    const EXPECTED: &'static str = "a text";
-
-    fn read(text: &str) -> Option<Self> {
-        Some(text.to_owned())
-    }
+plain! {
+    String, |text: &str| Some(text.to_owned()), "a text";
+    Levels, |text: &str| text.parse().ok(), LevelsError::EXPECTED;
 }
 
 /// A host name without a port.
@@ -219,14 +235,6 @@ impl<const MIN: usize> Syntax for Count<MIN> {
 
     fn show(value: &usize) -> String {
         value.to_string()
-    }
-}
-
-impl Plain for Levels {
-    const EXPECTED: &'static str = LevelsError::EXPECTED;
-
-    fn read(text: &str) -> Option<Self> {
-        text.parse().ok()
     }
 }
 

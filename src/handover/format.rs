@@ -1,4 +1,4 @@
-//! The format. Each end begins with [`MAGIC`] and [`VERSION`]; a change of what follows is another version.
+//! The wire format. Each end begins with [`MAGIC`] and [`VERSION`]. Any change of the rest needs a new version.
 
 use std::io::{self, Write};
 
@@ -9,34 +9,34 @@ use zeroize::Zeroizing;
 use identity::tokens::WorkloadRecord;
 use proxy::layers::token_cache::TokenRecord;
 
-/// How each end begins.
+/// The first bytes of each end.
 const MAGIC: &[u8; 7] = b"gmp-ho:";
 
-/// The format of what follows.
+/// Version of the format of all that follows.
 pub(super) const VERSION: u8 = 2;
 
-/// Differs each time, so that nothing that was recorded is believed.
+/// Random for each connection, so that a recorded hand-over cannot be replayed.
 pub(super) type Nonce = [u8; 16];
 
-/// Maximum bytes of a record, of all, and their number. A node with 110 accounts takes some 0.5 MiB.
+/// Maximum size of a record, and maximum size and number of all. A node with 110 accounts has about 0.5 MiB.
 pub(super) const MAX_RECORD: usize = 256 << 10;
 pub(super) const MAX_BYTES: usize = 4 << 20;
 pub(super) const MAX_RECORDS: usize = 4096;
 
-/// One part of a hand-over.
+/// A message of a hand-over.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Record {
-    /// The first: what must be the same in both processes, and the time of the one before, in nanoseconds since boot.
+    /// The first: the settings that both processes must share, and the predecessor's time in nanoseconds since boot.
     Begin { settings: String, now: u64 },
-    /// A pod's account. Tokens that follow name it by its number here.
+    /// A pod's account. The tokens that follow refer to it by this number.
     Workload { number: u64, record: Box<WorkloadRecord> },
     /// A token of an account, or of the node.
     Token { workload: Option<u64>, record: TokenRecord },
-    /// The last: the number of those in between.
+    /// The last: the number of records in between.
     End { records: usize },
 }
 
-/// Why a hand-over ended early.
+/// Reason for an incomplete hand-over.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Broken {
     #[error("{0}")]
@@ -51,7 +51,7 @@ pub(super) enum Broken {
     Invalid,
 }
 
-/// Writes the beginning.
+/// Writes the hello.
 pub(super) async fn send_hello(to: &mut (impl AsyncWrite + Unpin), nonce: &Nonce) -> io::Result<()> {
     let mut hello = [0; 24];
     hello[..7].copy_from_slice(MAGIC);
@@ -60,7 +60,7 @@ pub(super) async fn send_hello(to: &mut (impl AsyncWrite + Unpin), nonce: &Nonce
     to.write_all(&hello).await
 }
 
-/// Reads the beginning.
+/// Reads the hello.
 pub(super) async fn read_hello(from: &mut (impl AsyncRead + Unpin)) -> Result<Nonce, Broken> {
     let mut hello = [0; 8];
     from.read_exact(&mut hello).await?;
@@ -82,7 +82,7 @@ pub(super) async fn send(to: &mut (impl AsyncWrite + Unpin), record: &Record) ->
     if length.0 > MAX_RECORD {
         return Err(Broken::TooLarge);
     }
-    // Of the exact size: memory that grows would leave a copy behind that is not wiped.
+    // Allocated at its exact size: growing would leave a copy behind that is not wiped.
     let mut text = Zeroizing::new(Vec::with_capacity(4 + length.0));
     text.extend_from_slice(&u32::try_from(length.0).map_err(|_| Broken::TooLarge)?.to_be_bytes());
     serde_json::to_writer(&mut *text, record).map_err(|_| Broken::Invalid)?;
@@ -98,7 +98,7 @@ pub(super) async fn read(from: &mut (impl AsyncRead + Unpin)) -> Result<(Record,
     }
     let mut text = Zeroizing::new(vec![0; length]);
     from.read_exact(&mut text).await?;
-    // The error would show a part of it.
+    // serde's error would quote a part of the record.
     Ok((serde_json::from_slice(&text).map_err(|_| Broken::Invalid)?, length))
 }
 

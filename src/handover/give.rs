@@ -19,19 +19,19 @@ use protocol::metadata::Principal;
 use std::os::fd::AsFd;
 use telemetry::sampled::Sampled;
 
-/// Interval between attempts to get the name, which the process before has until it ends.
+/// Interval between attempts to bind the name, which the predecessor holds until it ends.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// Pause after a process that got nothing.
+/// Pause after a connection that got nothing.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Minimum interval between log lines about others that connect.
+/// Minimum interval between log lines about refused connections.
 const LINE_INTERVAL: Duration = Duration::from_secs(60);
 
-/// How long the name may be another's before the log says so: longer than a process drains.
+/// Time for which another process may hold the name before it is logged. Longer than a drain takes.
 const MAX_TAKEN: Duration = Duration::from_secs(60);
 
-/// Hands over to whoever is kin, for ever.
+/// Hands over to each process that is kin. Never returns.
 pub async fn give(kin: Arc<Kin>, shared: Arc<Shared>) -> Infallible {
     let listener = listen(&shared).await;
     let refused = Sampled::new(LINE_INTERVAL);
@@ -46,7 +46,7 @@ pub async fn give(kin: Arc<Kin>, shared: Arc<Shared>) -> Infallible {
         match ended {
             Ok(records) => tracing::info!(records, "handed over to the next process"),
             Err(why) => {
-                // Whoever is on the node's network may connect as often as it can. Each time costs reads of /proc.
+                // Any process on the node's network may connect as often as it can, and each attestation reads /proc.
                 sleep(PAUSE).await;
                 if let Some(count) = refused.due(Instant::now()) {
                     tracing::warn!(count, "nothing was handed over to a process that asked: {why}");
@@ -72,14 +72,14 @@ async fn listen(shared: &Shared) -> UnixListener {
     }
 }
 
-/// Hands over to one process, if it is kin. Returns the number of records.
+/// Hands over to a process if it is kin. Returns the number of records.
 async fn serve(kin: &Kin, mut stream: UnixStream, shared: &Shared) -> Result<usize, String> {
     let served = async {
         kin.attest(stream.as_fd()).await.map_err(|error| error.to_string())?;
         let nonce = match format::read_hello(&mut stream).await {
             Ok(nonce) => nonce,
             Err(error) => {
-                // So that it can say why it starts cold.
+                // So that the successor can log why it starts cold.
                 let _ = format::send_hello(&mut stream, &Nonce::default()).await;
                 return Err(error.to_string());
             }
@@ -89,8 +89,8 @@ async fn serve(kin: &Kin, mut stream: UnixStream, shared: &Shared) -> Result<usi
     timeout(TIMEOUT, served).await.unwrap_or_else(|_| Err(format!("it took longer than {} s", TIMEOUT.as_secs())))
 }
 
-/// Sends everything, one record at a time, so that there is never a copy of all. What is beyond the limits is left out: each record
-/// is of use without the others, but an account's tokens follow it.
+/// Sends everything, one record at a time, so that there is never a copy of all of it. Records beyond the limits are left out. Each
+/// record is useful without the others, except that tokens need their account.
 pub(super) async fn send_all(
     to: &mut (impl AsyncRead + AsyncWrite + Unpin),
     nonce: &Nonce,
@@ -107,7 +107,7 @@ pub(super) async fn send_all(
         for exported in source.exported() {
             let record = Box::new(source.record(&exported, now));
             let record = Record::Workload { number: exported.number.0, record };
-            // Half is for tokens: a pod may cause refusals that make its account's record long.
+            // Half of the space is for tokens: a pod can cause refusals that make its account's record large.
             if bytes < MAX_BYTES / 2 && put(to, &record, &mut records, &mut bytes).await? {
                 sent.insert(exported.number);
             }
@@ -126,7 +126,7 @@ pub(super) async fn send_all(
     Ok(records)
 }
 
-/// Sends a record if there is room for it.
+/// Sends a record if the limits allow it. Returns whether it was sent.
 async fn put(
     to: &mut (impl AsyncWrite + Unpin),
     record: &Record,

@@ -1,26 +1,26 @@
 //! The hand-over: in a rolling update, the new process takes over tokens from the one before it.
 //!
-//! Without it, each update costs an exchange for each account of each node at once, of the 6,000 that Google allows a project in a
-//! minute. In memory only: a Unix socket, with a name in the network namespace that both processes share (an abstract socket), made
-//! of the address that both serve. Nothing is on disk, and no directory of the node is needed.
+//! Without it, an update causes an exchange for every account of every node at once, and Google allows a project 6,000 a minute.
+//! Tokens stay in memory: they are sent through an abstract Unix socket in the network namespace that both processes share, whose
+//! name is derived from the address that both serve. Nothing is written to disk, and no directory of the node is needed.
 //!
 //! ```text
 //! successor                                      predecessor
 //!   connects, attests ──── hello: version, nonce ────► attests
-//!   checks each, keeps     ◄──── the same nonce, its time, its settings, records, their number
-//!   believes all of it, serves
+//!   checks, keeps          ◄──── the same nonce, its time, its settings, records, their number
+//!   accepts all, serves
 //! ```
 //!
-//! # Who gets tokens, and who is believed
+//! # Mutual attestation
 //!
-//! Any process in that network namespace can connect, and can take the name first. So each end attests the other
-//! ([`Kin`](identity::kin::Kin)), before it sends or reads a byte. A process that takes the name prevents hand-overs, but gets
-//! nothing and is not believed. The predecessor serves one connection at a time, each within 2 s.
+//! Any process in that network namespace can connect, and can bind the name first. So each end attests the other
+//! ([`Kin`](identity::kin::Kin)) before it sends or reads a byte. A process that binds the name prevents hand-overs, but gets
+//! nothing and is not trusted. The predecessor serves one connection at a time, each within 2 s.
 //!
-//! # What is believed
+//! # All or nothing
 //!
-//! All or nothing: a hand-over counts once its last record has come, with the right number. Each record is then checked as an answer
-//! is. A wrong nonce, another clock, other settings or another version mean a cold start, with a line in the log.
+//! A hand-over takes effect once its last record has arrived, with the right count. Each record is then checked like a server's
+//! response. A wrong nonce, another clock, other settings or another version mean a cold start, with a log line.
 
 mod format;
 mod give;
@@ -38,13 +38,13 @@ pub use take::take;
 /// Maximum time of a hand-over: both processes are on one machine.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The name of the socket for the processes that serve this address. It begins with a zero: it is not a file.
+/// Name of the socket of the processes that serve this address. The leading zero byte makes it abstract: it is not a file.
 fn name(config: &Config) -> String {
     let addr = config.addrs.first().map(ToString::to_string).unwrap_or_default();
     format!("\0gce-metadata-proxy/handover/{addr}")
 }
 
-/// What must be the same for tokens to mean the same.
+/// The settings that both processes must share, because tokens depend on them.
 fn settings(config: &Config) -> String {
     let upstream = match &config.upstream {
         Upstream::Server(target) => target.to_string(),

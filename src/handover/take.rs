@@ -1,4 +1,4 @@
-//! [`take`]: takes over from the process before.
+//! [`take`]: takes over tokens from the predecessor.
 
 use std::collections::HashMap;
 use std::io;
@@ -16,10 +16,11 @@ use base::clock::BootTime;
 use identity::kin::{Kin, Stranger};
 use protocol::metadata::Principal;
 
-/// Maximum difference between both processes' clocks: the time that it takes. More is another clock, or an old hand-over.
+/// Maximum difference between the clocks of both processes: the duration of a hand-over. A larger one means another clock, or an old
+/// hand-over.
 const MAX_AGE: Duration = Duration::from_secs(5);
 
-/// Why nothing was taken over.
+/// Reason for a cold start.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum NotTaken {
     #[error("the process before offers nothing: {0}")]
@@ -38,7 +39,7 @@ pub(super) enum NotTaken {
     Late,
 }
 
-/// Takes over, until `deadline` at the latest, and records what became of it.
+/// Takes over until `deadline`, and records the result.
 pub async fn take(kin: &Kin, shared: &Shared, deadline: Instant) {
     let deadline = deadline.min(Instant::now() + TIMEOUT);
     let taken = timeout_at(deadline, receive(kin, shared)).await.unwrap_or(Err(NotTaken::Late));
@@ -50,9 +51,9 @@ pub async fn take(kin: &Kin, shared: &Shared, deadline: Instant) {
 }
 
 async fn receive(kin: &Kin, shared: &Shared) -> Result<Vec<Record>, NotTaken> {
-    // Fails at once if the queue of whoever has the name is full.
+    // Fails at once if the listener's queue is full.
     let mut stream = UnixStream::connect(name(&shared.config)).await.map_err(NotTaken::Absent)?;
-    // Who called `listen`: whoever has the name.
+    // Attests the process that called `listen`.
     kin.attest(stream.as_fd()).await?;
     let nonce: Nonce = std::array::from_fn(|_| fastrand::u8(..));
     read_all(&mut stream, &nonce, &settings(&shared.config)).await
@@ -92,7 +93,7 @@ pub(super) async fn read_all(
     }
 }
 
-/// Takes over what is valid.
+/// Takes over the valid records.
 pub(super) fn believe(records: Vec<Record>, shared: &Shared) -> State {
     let (now, mut numbers) = (BootTime::now(), HashMap::new());
     let (mut tokens, mut dropped) = (0, 0);

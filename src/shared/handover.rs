@@ -1,4 +1,4 @@
-//! [`Handover`]: what became of the hand-over, for the log, the metric and the status page.
+//! [`Handover`]: the result of the hand-over, for the log, the metric and the status page.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use tokio::sync::watch;
 
 use telemetry::{Registry, table};
 
-/// What became of the hand-over from the process before.
+/// The result of the hand-over from the predecessor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum State {
     /// `--handover` is not given.
@@ -20,14 +20,14 @@ pub enum State {
     Alone,
     /// Tokens were taken over.
     Taken {
-        /// How many.
+        /// Number of tokens.
         tokens: usize,
-        /// Accounts of pods whose tokens they are.
+        /// Number of pods' accounts that they belong to.
         accounts: usize,
-        /// Records that were not of use: expired, or of accounts that are gone.
+        /// Number of records that were not used: expired, or of accounts that no longer exist.
         dropped: usize,
     },
-    /// None were taken over, for this reason.
+    /// No tokens were taken over, for this reason.
     Cold(String),
 }
 
@@ -46,7 +46,7 @@ impl fmt::Display for State {
     }
 }
 
-/// The state, and who waits for it.
+/// The result, for all that wait for it.
 #[derive(Debug)]
 pub struct Handover {
     state: watch::Sender<State>,
@@ -54,18 +54,18 @@ pub struct Handover {
 }
 
 impl Handover {
-    /// Nothing is known yet, unless it is off.
+    /// Pending, unless it is off.
     pub fn new(is_on: bool, registry: &Registry) -> Self {
         let state = if is_on { State::Pending } else { State::Off };
         Self { state: watch::Sender::new(state), taken: registry.counter(&table::HANDOVER_TOKENS) }
     }
 
-    /// What became of it.
+    /// The current state.
     pub fn state(&self) -> State {
         self.state.borrow().clone()
     }
 
-    /// Records what became of it, once.
+    /// Records and logs the result, once.
     pub fn settle(&self, state: State) {
         match &state {
             State::Taken { tokens, accounts, dropped } => {
@@ -73,7 +73,7 @@ impl Handover {
                 tracing::info!(tokens, accounts, dropped, "tokens were taken over from the process before");
             }
             State::Cold(why) => tracing::warn!("no tokens were taken over from the process before: {why}"),
-            // The operator chose the kernel. A warning at each start would not help.
+            // Not a warning: it would appear at each start, until the node gets another kernel.
             State::Unsupported(why) => tracing::info!(
                 "--handover has no effect: {why}. After an update, tokens are fetched again. To change that, update the node's kernel"
             ),
@@ -89,7 +89,7 @@ impl Handover {
         }
     }
 
-    /// Waits until it is known. What would ask servers for what may be handed over waits for this.
+    /// Waits for the result. Requests for tokens that may be handed over wait for this first.
     pub async fn settled(&self) {
         // The sender is in `self`.
         let _ = self.state.subscribe().wait_for(|state| *state != State::Pending).await;

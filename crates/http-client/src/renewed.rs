@@ -6,11 +6,11 @@
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Request, Response};
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::secure::{self, CaError, SecureConnector};
@@ -61,14 +61,14 @@ impl Renewed {
         let client = self.client();
         let sent = client.send(request).await;
         if matches!(sent, Err(ClientError::Connect(_))) {
-            self.lock().is_doubted = true;
+            self.current.lock().is_doubted = true;
         }
         sent
     }
 
     /// The client for a new request. While the file cannot be used, the previous client.
     fn client(&self) -> HttpClient<SecureConnector> {
-        let mut current = self.lock();
+        let mut current = self.current.lock();
         let interval = if current.is_doubted { MIN_INTERVAL } else { INTERVAL };
         if current.read.elapsed() >= interval {
             (current.read, current.is_doubted) = (Instant::now(), false);
@@ -88,11 +88,6 @@ impl Renewed {
         }
         let connector = secure::connector_for(&self.file, &text)?;
         Ok(Some((HttpClient::with_idle(connector, self.limits, self.max_idle), content)))
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Current> {
-        // Nothing panics while it is locked.
-        self.current.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -146,7 +141,7 @@ mod tests {
 
     /// Pretends that this time has passed since the file was read.
     fn age(client: &Renewed, by: Duration) {
-        let mut current = client.lock();
+        let mut current = client.current.lock();
         current.read = current.read.checked_sub(by).expect("the machine runs for longer");
     }
 
@@ -169,13 +164,13 @@ mod tests {
         std::fs::write(&file, "nothing").expect("written");
         age(&client, INTERVAL);
         asks(&client, &one).await.expect("it is still trusted");
-        assert!(client.lock().error.as_ref().is_some_and(|error| error.contains("it has no certificate")));
+        assert!(client.current.lock().error.as_ref().is_some_and(|error| error.contains("it has no certificate")));
 
         std::fs::write(&file, other.ca_pem()).expect("written");
         asks(&client, &other).await.expect_err("nothing has failed, so it is not read yet");
         age(&client, INTERVAL);
         asks(&client, &other).await.expect("it is trusted now");
-        assert_eq!(client.lock().error, None);
+        assert_eq!(client.current.lock().error, None);
         asks(&client, &one).await.expect_err("it is not trusted any more");
         std::fs::remove_file(&file).expect("removed");
     }

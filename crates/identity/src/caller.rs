@@ -1,7 +1,9 @@
 //! [`Caller`]: an identified client.
 
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex};
+
+use parking_lot::Mutex;
 
 use super::certificates::Certificates;
 use super::metrics::Identified;

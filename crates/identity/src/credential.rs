@@ -1,6 +1,6 @@
 //! [`CredentialBoard`]: the rights of the proxy's own credential for the API server.
 
-use std::sync::{Mutex, PoisonError};
+use parking_lot::Mutex;
 
 use prometheus::IntGaugeVec;
 use serde::Serialize;
@@ -54,8 +54,7 @@ impl CredentialBoard {
         for each in CredentialState::ALL {
             self.gauge.with_label_values(&[each.label()]).set(i64::from(each == state));
         }
-        *self.current.lock().unwrap_or_else(PoisonError::into_inner) =
-            CredentialStatus { state: state.label(), findings };
+        *self.current.lock() = CredentialStatus { state: state.label(), findings };
     }
 
     /// Sets the reason for [`CredentialState::Unknown`], unless the state is known.
@@ -67,8 +66,7 @@ impl CredentialBoard {
 
     /// The last status.
     pub fn get(&self) -> CredentialStatus {
-        // Nothing panics while it is locked.
-        self.current.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.current.lock().clone()
     }
 }
 

@@ -84,11 +84,6 @@ impl Whois {
 }
 
 impl Identity {
-    /// [`whois`](Self::whois) as text.
-    pub async fn explain(&self, namespace: &str, name: &str) -> String {
-        self.whois(namespace, name).await.to_string()
-    }
-
     /// The identity of a pod of this node. Waits for a scan of the processes, but not longer than a pod's request does.
     pub async fn whois(&self, namespace: &str, name: &str) -> Whois {
         let mut whois = Whois { addresses: Vec::new(), without: None, evidence: Vec::new() };

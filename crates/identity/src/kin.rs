@@ -1,16 +1,16 @@
 //! [`Kin`]: whether the other end of a Unix socket is a process of a pod of this `DaemonSet` on this node.
 //!
-//! The kernel says which process called `connect` or `listen` (`SO_PEERPIDFD`, Linux 6.5), and which pod it is of. The API server
-//! says what that pod is. Nothing that the process says counts.
+//! The kernel identifies the process that called `connect` or `listen` (`SO_PEERPIDFD`, Linux 6.5), and its pod. The API server
+//! describes that pod. Claims of the process itself are ignored.
 //!
-//! A descriptor for the process, not its number, is the evidence. `SO_PEERCRED` gives the number in the reader's own namespace of
-//! process IDs, which for a process of another container is 0; and a number may be another process's by the time that it is looked
-//! up. The descriptor stands for one process. It is asked for the number before and after the number was used: if it was the same
-//! and the process had not ended, the number was that process's all the time.
+//! The evidence is a descriptor of the process, not its ID. `SO_PEERCRED` returns the ID in the reader's own PID namespace, which is
+//! 0 for a process of another container; and an ID may be reused before it is looked up. A descriptor always refers to the same
+//! process. Its ID is read before and after the ID is used: if it is the same and the process has not ended, the ID belonged to that
+//! process throughout.
 //!
-//! The pod must have this pod's namespace, service account and controller. Who may create such a pod has the service account's token,
-//! and with it all that is handed over. Owners are asked for when they are needed: the watch of pods does not keep them, since
-//! their number is a tenant's choice.
+//! The pod must have this pod's namespace, service account and controller. Anyone who can create such a pod can use the service
+//! account's token, and so get all that is handed over. Owners are requested when they are needed: the watch of pods does not keep
+//! them, because tenants choose their number.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -38,19 +38,19 @@ pub struct Kin {
     cluster: Cluster,
 }
 
-/// Why the other end is not believed.
+/// Reason for not trusting the other end.
 #[derive(Debug, thiserror::Error)]
 pub enum Stranger {
-    /// The kernel does not say who it is.
+    /// The kernel does not identify the process.
     #[error("the kernel does not say which process it is ({0}); that takes Linux 6.5")]
     Unsupported(Errno),
-    /// It cannot be looked up.
+    /// The process cannot be read from `/proc`.
     #[error("its process cannot be looked up: {0}")]
     Unread(#[from] io::Error),
     /// Another user's process.
     #[error("it is a process of user {0}")]
     User(u32),
-    /// It has ended.
+    /// The process has ended.
     #[error("its process has ended")]
     Ended,
     /// Not a process of a pod.
@@ -59,15 +59,15 @@ pub enum Stranger {
     /// The API server does not list a pod.
     #[error("{0} is not a pod that the API server lists on this node")]
     Unlisted(PodUid),
-    /// A pod of others.
+    /// A pod with another namespace, service account or controller.
     #[error("it is pod {0}, which has another namespace, service account or controller")]
     Other(String),
-    /// The API server does not say who owns a pod.
+    /// The owner of a pod cannot be read from the API server.
     #[error("the API server does not say who owns a pod: {0}")]
     Owner(#[from] RequestError),
 }
 
-/// Whether the kernel says which process is at the other end of a socket.
+/// Whether the kernel identifies the process at the other end of a socket.
 pub fn is_supported() -> Result<(), Stranger> {
     let (one, _other) = socketpair(AddressFamily::Unix, SockType::Stream, None, SockFlag::SOCK_CLOEXEC)
         .map_err(|errno| Stranger::Unread(errno.into()))?;
@@ -75,14 +75,14 @@ pub fn is_supported() -> Result<(), Stranger> {
 }
 
 impl Kin {
-    /// For the pod with this UID, which is this process's own.
+    /// `own` is the UID of this process's pod.
     pub fn open(host_proc: &Path, own: PodUid, pods: Arc<Pods>, cluster: Cluster) -> Result<Self, ProcError> {
         Ok(Self { proc: HostProc::open(host_proc)?, own, pods, cluster })
     }
 
     /// Whether the other end of a connected Unix socket is kin.
     pub async fn attest(&self, socket: BorrowedFd<'_>) -> Result<(), Stranger> {
-        // Not that of rustix, which fails for a process of another container: it has the number 0 here.
+        // Not with rustix, which fails for a process of another container: its ID is 0 here.
         let user = getsockopt(&socket, sockopt::PeerCredentials).map_err(io::Error::from)?.uid();
         if user != geteuid().as_raw() {
             return Err(Stranger::User(user));
@@ -96,11 +96,11 @@ impl Kin {
         self.is_kin(pod).await
     }
 
-    /// The pod of the process that a descriptor stands for.
+    /// The pod of the process that a descriptor refers to.
     fn pod_of(&self, pidfd: BorrowedFd<'_>) -> Result<PodUid, Stranger> {
         let before = self.proc.pid_of(pidfd)?.ok_or(Stranger::Ended)?;
         let pod = self.proc.pod_of(before);
-        // Else what was read may be of another process that has got its number.
+        // Otherwise the ID may have been reused, and the files read may be those of another process.
         if self.proc.pid_of(pidfd)? != Some(before) {
             return Err(Stranger::Ended);
         }
@@ -120,7 +120,7 @@ impl Kin {
         if mine.is_some() && mine == its { Ok(()) } else { Err(stranger()) }
     }
 
-    /// A pod that the API server lists. It may list one a moment after the pod's first process has begun.
+    /// A pod that the API server lists. It may list a pod shortly after the pod's first process has started.
     async fn listed(&self, uid: PodUid) -> Result<Arc<Pod>, Stranger> {
         let mut changes = self.pods.subscribe();
         let found = async {
@@ -135,13 +135,13 @@ impl Kin {
         timeout(MAX_WAIT, found).await.map_err(|_| Stranger::Unlisted(uid))
     }
 
-    /// The UID of what manages a pod, by the API server's word of now.
+    /// The UID of a pod's controller, as the API server reports it now.
     async fn controller_of(&self, pod: &Pod) -> Result<Option<String>, Stranger> {
         let owned = self.cluster.owned_pod(&pod.namespace, &pod.name).await?;
-        let is_it = |owned: &crate::cluster::OwnedPod| {
-            PodUid::parse(owned.uid()) == Some(pod.uid) && owned.account() == &*pod.account
-        };
-        Ok(owned.filter(is_it).and_then(|owned| owned.controller().map(str::to_owned)))
+        let owned = owned.filter(|owned| {
+            PodUid::parse(&owned.metadata.uid) == Some(pod.uid) && owned.spec.service_account_name == *pod.account
+        });
+        Ok(owned.and_then(|owned| owned.controller().map(str::to_owned)))
     }
 }
 

@@ -26,6 +26,7 @@ mod metrics;
 pub mod pods;
 mod settings;
 mod tend;
+mod text;
 pub mod tokens;
 mod visitor;
 mod waiting;
@@ -34,9 +35,10 @@ pub mod workloads;
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use serde::Serialize;
 
 use crate::pods::owners::{self, Attest, Evidence, NoOwner, Owner};
@@ -64,7 +66,7 @@ pub type CutFrom = Hook<dyn Fn(IpAddr, BootTime) -> usize + Send + Sync>;
 /// The API server's URL.
 pub type ApiServer = Hook<dyn Fn() -> String + Send + Sync>;
 
-/// Deletes what is kept for a principal that is gone.
+/// Deletes the state of a principal that no longer exists.
 pub type Forget = Hook<dyn Fn(Principal) + Send + Sync>;
 
 /// Silence of the API server after which new pods may be unknown to the proxy. Bookmarks arrive about every minute.
@@ -209,7 +211,7 @@ impl Identity {
 
     /// The caller for the owner of an address. Connections of an earlier owner are reset.
     fn caller(&self, addr: IpAddr, owner: &Owner) -> Arc<Caller> {
-        let mut callers = self.lock();
+        let mut callers = self.callers.lock();
         let known = callers.get(&addr).filter(|known| known.is(owner) && !known.is_gone.load(Relaxed));
         if let Some(known) = known {
             return Arc::clone(known);
@@ -250,7 +252,7 @@ impl Identity {
         if !matches!(why, NoOwner::Unidentified(why) if why.is_ambiguous()) {
             return;
         }
-        let Some(known) = self.lock().remove(&addr) else { return };
+        let Some(known) = self.callers.lock().remove(&addr) else { return };
         known.is_gone.store(true, Relaxed);
         self.cut(addr, before);
     }
@@ -319,25 +321,20 @@ impl Identity {
             let pod = Arc::clone(&caller.pod.as_ref()?.calling);
             Some(CallerRow { address: *addr, pod, passthrough: caller.is_node() })
         };
-        let mut rows: Vec<_> = self.lock().iter().filter_map(row).collect();
+        let mut rows: Vec<_> = self.callers.lock().iter().filter_map(row).collect();
         rows.sort_by_key(|row| row.address);
         rows
     }
 
     /// The pod that has this address now, if it was identified.
     pub fn pod_at(&self, addr: IpAddr) -> Option<Arc<CallingPod>> {
-        self.lock().get(&addr)?.pod.as_ref().map(|pod| Arc::clone(&pod.calling))
+        self.callers.lock().get(&addr)?.pod.as_ref().map(|pod| Arc::clone(&pod.calling))
     }
 
     /// Counts a request that got 503.
     fn refused(&self, why: &Missing) {
         let result = if why.is_ambiguous() { Identified::Ambiguous } else { Identified::Unknown };
         self.metrics.results.of(result).inc();
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<IpAddr, Arc<Caller>>> {
-        // Nothing panics while it is locked.
-        self.callers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

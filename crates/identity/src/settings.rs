@@ -44,9 +44,7 @@ impl AccountName {
         let (namespace, name) = text.split_once('/')?;
         (is_name(namespace) && is_name(name)).then(|| Self { namespace: namespace.to_owned(), name: name.to_owned() })
     }
-}
 
-impl AccountName {
     pub fn namespace(&self) -> &str {
         &self.namespace
     }

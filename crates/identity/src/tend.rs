@@ -46,7 +46,7 @@ impl Identity {
     /// reset, and when the end of their pod was noticed.
     fn verify(&self, left: &mut Vec<(IpAddr, BootTime)>) {
         let now = BootTime::now();
-        self.lock().retain(|addr, caller| {
+        self.callers.lock().retain(|addr, caller| {
             let lives = caller.pod.as_ref().is_none_or(|pod| self.lives(pod, *addr));
             if !lives {
                 caller.is_gone.store(true, Relaxed);
@@ -73,7 +73,7 @@ impl Identity {
     /// Decides again about addresses of known pods that another pod had as well when this scan began.
     fn settle_claims(&self, began: BootTime) {
         for addr in self.sandboxes().contested() {
-            if !self.lock().contains_key(&addr) {
+            if !self.callers.lock().contains_key(&addr) {
                 continue;
             }
             match self.owner(Arrival { peer: (addr, 0).into(), accepted: BootTime::now() }) {

@@ -11,9 +11,10 @@ use tokio::time::{Instant, sleep};
 use super::tend::VERIFY_INTERVAL;
 use super::waiting::{MAX_WAITING, MAX_WAITING_OF_ONE};
 use super::*;
+use crate::cluster::Annotations;
 use crate::pods::{FakeProc, Pod, PodUid};
+use crate::workloads::Federation;
 use crate::workloads::federation::tests::elsewhere;
-use crate::workloads::{Annotations, Federation};
 use protocol::metadata::{Doubt, Principal, Sender, ServiceAccount, Unidentified};
 
 const ADDR: &str = "10.8.0.5";
@@ -34,6 +35,11 @@ pub(crate) fn pod(number: u8, namespace: &str, account: &str) -> Pod {
         created: 0,
         addresses: Vec::new(),
     }
+}
+
+/// The same pod, for which the API server reports an address.
+fn reported(pod: Pod, addr: &str) -> Pod {
+    Pod { addresses: vec![addr.parse().expect("an address")], ..pod }
 }
 
 /// A client on a node without pods.
@@ -59,7 +65,7 @@ impl Node {
         let (cuts, forgotten) = (Arc::<Mutex<Vec<_>>>::default(), Arc::<AtomicUsize>::default());
         let (of_cuts, of_forgotten) = (Arc::clone(&cuts), Arc::clone(&forgotten));
         let cut_from = CutFrom::new(Arc::new(move |addr, before| {
-            of_cuts.lock().expect("no panic").push((addr, before));
+            of_cuts.lock().push((addr, before));
             1
         }));
         let forget = Forget::new(Arc::new(move |_| {
@@ -88,7 +94,13 @@ impl Node {
         self.start_at(50, pid, pod, addr);
     }
 
-    /// The same for a number of clock ticks after boot.
+    /// The same, and the API server reports the pod.
+    fn run(&self, pid: u32, pod: &Pod, addr: &str) {
+        self.start(pid, pod, addr);
+        self.identity.pods.apply(pod.clone());
+    }
+
+    /// Starts a pod a number of clock ticks after boot.
     fn start_at(&self, ticks: u64, pid: u32, pod: &Pod, addr: &str) {
         let network = format!("of-{pid}");
         self.proc.network(&network, &[addr]);
@@ -115,7 +127,7 @@ impl Node {
     }
 
     fn cuts(&self) -> usize {
-        self.cuts.lock().expect("no panic").len()
+        self.cuts.lock().len()
     }
 }
 
@@ -146,8 +158,7 @@ async fn pods_are_told_apart_by_account_and_connections_stay_theirs() {
 async fn accounts_that_are_passed_through_and_the_node_itself_act_as_the_node() {
     let node = Node::new(Attest::Prefer);
     let agent = pod(1, "kube-system", "agent");
-    node.start(100, &agent, ADDR);
-    node.identity.pods.apply(agent);
+    node.run(100, &agent, ADDR);
     let (principal, pod) = node.sender(&node.connect(ADDR)).await.expect("not outdated");
     assert_eq!((principal, pod.map(|pod| pod.name.to_string())), (Principal::Node, Some("p1".to_owned())));
     for addr in ["10.128.0.2", "127.0.0.1", "::1"] {
@@ -169,22 +180,20 @@ async fn a_pod_that_gives_itself_the_nodes_address_does_not_become_the_node_nor_
 async fn when_an_address_changes_hands_older_connections_are_cut_and_outdated() {
     let node = Node::new(Attest::Prefer);
     let (old, new) = (pod(1, "a", "app"), pod(2, "b", "other"));
-    node.start(100, &old, ADDR);
-    node.identity.pods.apply(old.clone());
+    node.run(100, &old, ADDR);
     let before = node.connect(ADDR);
     assert_eq!(node.sender(&before).await.as_ref().map(name), Ok("p1"));
     let cuts = node.cuts();
 
     // The API server has not reported yet that the old pod is gone.
     node.proc.end(100);
-    node.start(101, &new, ADDR);
-    node.identity.pods.apply(new);
+    node.run(101, &new, ADDR);
     sleep(Duration::from_millis(1)).await;
     let after = node.connect(ADDR);
     assert_eq!(node.sender(&after).await.as_ref().map(name), Ok("p2"));
     assert_eq!(before.sender(), Err(Outdated));
     assert_eq!(node.cuts(), cuts + 1);
-    let began = node.cuts.lock().expect("no panic").last().expect("a cut").1;
+    let began = node.cuts.lock().last().expect("a cut").1;
     assert!(began < after.arrival.accepted, "the new pod's own connections are not cut");
 }
 
@@ -193,8 +202,7 @@ async fn a_pod_that_ends_is_noticed_without_requests_and_its_account_is_forgotte
     for is_reported in [false, true] {
         let node = Node::new(Attest::Prefer);
         let ended = pod(1, "a", "app");
-        node.start(100, &ended, ADDR);
-        node.identity.pods.apply(ended.clone());
+        node.run(100, &ended, ADDR);
         let visitor = node.connect(ADDR);
         assert_eq!(node.sender(&visitor).await.as_ref().map(name), Ok("p1"));
         let tending = tokio::spawn(Arc::clone(&node.identity).tend());
@@ -212,7 +220,7 @@ async fn a_pod_that_ends_is_noticed_without_requests_and_its_account_is_forgotte
         let next = node.connect(ADDR).arrival.accepted;
         sleep(Duration::from_millis(1)).await;
         assert_eq!(visitor.sender(), Err(Outdated));
-        assert!(node.cuts.lock().expect("no panic").last().is_some_and(|(_, before)| *before <= next));
+        assert!(node.cuts.lock().last().is_some_and(|(_, before)| *before <= next));
         assert!(node.cuts() > cuts);
         assert_eq!(node.identity.rows().len(), 0);
         assert_eq!(node.forgotten.load(Relaxed), usize::from(is_reported), "the API server still reports a pod");
@@ -225,8 +233,7 @@ async fn a_pod_whose_address_another_one_still_has_is_not_taken_for_it() {
     for terminating in [false, true] {
         let node = Node::new(Attest::Prefer);
         let (old, new) = (Pod { terminating, ..pod(1, "a", "app") }, pod(2, "b", "other"));
-        node.start(100, &old, ADDR);
-        node.identity.pods.apply(old);
+        node.run(100, &old, ADDR);
         node.identity.pods.apply(new.clone());
         assert_eq!(node.sender(&node.connect(ADDR)).await.as_ref().map(name), Ok("p1"));
 
@@ -245,8 +252,7 @@ async fn a_pod_whose_address_another_one_still_has_is_not_taken_for_it() {
 async fn connections_end_when_another_pod_has_their_address_as_well() {
     let node = Node::new(Attest::Prefer);
     let (old, new) = (pod(1, "a", "app"), pod(2, "b", "other"));
-    node.start(100, &old, ADDR);
-    node.identity.pods.apply(old);
+    node.run(100, &old, ADDR);
     node.identity.pods.apply(new.clone());
     let kept = node.connect(ADDR);
     assert_eq!(node.sender(&kept).await.as_ref().map(name), Ok("p1"));
@@ -259,11 +265,11 @@ async fn connections_end_when_another_pod_has_their_address_as_well() {
     let scanned = node.identity.scans.last().began;
     sleep(VERIFY_INTERVAL).await;
     assert_eq!(kept.sender(), Err(Outdated));
-    assert_eq!(node.cuts.lock().expect("no panic")[cuts..], [(ADDR.parse().expect("an address"), scanned)]);
+    assert_eq!(node.cuts.lock()[cuts..], [(ADDR.parse().expect("an address"), scanned)]);
     assert_eq!(node.identity.rows().len(), 0);
     // The kernel's evidence is not enough, the API server's is.
     assert_eq!(node.sender(&node.connect(ADDR)).await, Ok((Principal::Unknown, None)));
-    let reported = Pod { addresses: vec![ADDR.parse().expect("an address")], ..new };
+    let reported = reported(new, ADDR);
     node.identity.pods.apply(reported);
     assert_eq!(node.sender(&node.connect(ADDR)).await.as_ref().map(name), Ok("p2"));
     tending.abort();
@@ -272,10 +278,9 @@ async fn connections_end_when_another_pod_has_their_address_as_well() {
 #[tokio::test(start_paused = true)]
 async fn a_pod_that_gives_itself_a_reported_address_cuts_nothing() {
     let node = Node::new(Attest::Prefer);
-    let victim = Pod { addresses: vec![ADDR.parse().expect("an address")], ..pod(1, "a", "app") };
-    let squatter = Pod { addresses: vec!["10.8.0.6".parse().expect("an address")], ..pod(2, "b", "other") };
-    node.start(100, &victim, ADDR);
-    node.identity.pods.apply(victim);
+    let victim = reported(pod(1, "a", "app"), ADDR);
+    let squatter = reported(pod(2, "b", "other"), "10.8.0.6");
+    node.run(100, &victim, ADDR);
     node.identity.pods.apply(squatter.clone());
     let kept = node.connect(ADDR);
     assert_eq!(node.sender(&kept).await.as_ref().map(name), Ok("p1"));
@@ -293,8 +298,7 @@ async fn a_pod_that_gives_itself_a_reported_address_cuts_nothing() {
 async fn the_first_request_after_a_pod_has_ended_is_refused_without_a_scan() {
     let node = Node::new(Attest::Prefer);
     let ended = pod(1, "a", "app");
-    node.start(100, &ended, ADDR);
-    node.identity.pods.apply(ended);
+    node.run(100, &ended, ADDR);
     let kept = node.connect(ADDR);
     assert_eq!(node.sender(&kept).await.as_ref().map(name), Ok("p1"));
     let scan = node.identity.scans.last();
@@ -360,7 +364,7 @@ async fn after_two_seconds_the_answer_says_what_is_missing() {
 async fn the_api_server_alone_is_not_believed_before_processes_were_scanned() {
     let node = Node::new(Attest::Prefer);
     // Sandboxed: it has processes in a network without addresses.
-    let bare = Pod { addresses: vec![ADDR.parse().expect("an address")], ..pod(1, "a", "app") };
+    let bare = reported(pod(1, "a", "app"), ADDR);
     node.proc.network("bare", &[]);
     node.proc.of_pod(100, 50, &bare.uid.to_string(), "bare");
     node.identity.pods.apply(bare.clone());
@@ -369,8 +373,7 @@ async fn the_api_server_alone_is_not_believed_before_processes_were_scanned() {
 
     // Its address has passed to a pod whose processes are newer than the last scan.
     let new = pod(2, "b", "other");
-    node.start(101, &new, ADDR);
-    node.identity.pods.apply(new);
+    node.run(101, &new, ADDR);
     sleep(Duration::from_millis(1)).await;
     let ambiguous = node.connect(ADDR);
     assert_eq!(ambiguous.sender(), Ok((Principal::Unknown, None)), "it is known of the other, and the scan is older");
@@ -384,7 +387,7 @@ async fn the_api_server_alone_is_not_believed_before_processes_were_scanned() {
 async fn containers_whose_sandbox_has_died_are_not_taken_for_the_pod_before_them() {
     for kept in [&[][..], &[ADDR]] {
         let node = Node::new(Attest::Prefer);
-        let old = Pod { addresses: vec![ADDR.parse().expect("an address")], ..pod(1, "a", "app") };
+        let old = reported(pod(1, "a", "app"), ADDR);
         node.proc.network("old", kept);
         node.proc.of_pod(100, 50, &old.uid.to_string(), "old");
         let new = pod(2, "b", "other");
@@ -405,7 +408,7 @@ async fn containers_whose_sandbox_has_died_are_not_taken_for_the_pod_before_them
 #[tokio::test(start_paused = true)]
 async fn the_api_server_alone_is_not_believed_while_a_sandbox_that_has_the_address_cannot_be_read() {
     let node = Node::new(Attest::Prefer);
-    let bare = Pod { addresses: vec![ADDR.parse().expect("an address")], ..pod(1, "a", "app") };
+    let bare = reported(pod(1, "a", "app"), ADDR);
     node.proc.network("bare", &[]);
     node.proc.of_pod(100, 50, &bare.uid.to_string(), "bare");
     node.identity.pods.apply(bare);
@@ -413,10 +416,7 @@ async fn the_api_server_alone_is_not_believed_while_a_sandbox_that_has_the_addre
     node.start_at(40, 101, &older, ADDR);
     let visitor = node.connect(ADDR);
     node.scan().await;
-    // A directory in the place of a file cannot be read by anybody, root included.
-    let file = node.proc.dir().join("101/net/fib_trie");
-    std::fs::remove_file(&file).expect("it is there");
-    std::fs::create_dir(&file).expect("a free name");
+    node.proc.hide("101/net/fib_trie");
     assert_eq!(visitor.sender(), Ok((Principal::Unknown, None)));
 }
 
@@ -424,9 +424,9 @@ async fn the_api_server_alone_is_not_believed_while_a_sandbox_that_has_the_addre
 #[tokio::test(start_paused = true)]
 async fn who_gave_itself_an_address_leaves_no_doubt_behind() {
     let node = Node::new(Attest::Prefer);
-    let victim = Pod { addresses: vec![ADDR.parse().expect("an address")], ..pod(1, "a", "app") };
+    let victim = reported(pod(1, "a", "app"), ADDR);
     node.start(100, &victim, ADDR);
-    let thief = Pod { addresses: vec!["10.8.0.9".parse().expect("an address")], ..pod(2, "b", "other") };
+    let thief = reported(pod(2, "b", "other"), "10.8.0.9");
     node.start_at(60, 101, &thief, ADDR);
     for pod in [&victim, &thief] {
         node.identity.pods.apply(pod.clone());
@@ -471,14 +471,14 @@ async fn one_address_and_all_together_hold_few_seats_while_they_are_unknown() {
         }
         assert_eq!(waited, most);
     }
-    assert!(node.identity.waiting.lock().expect("no panic").is_empty());
+    assert!(node.identity.waiting.lock().is_empty());
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_address_that_is_reported_for_a_pod_without_processes_is_nobodys() {
     for attest in [Attest::Prefer, Attest::Kernel] {
         let node = Node::new(attest);
-        let gone = Pod { addresses: vec![ADDR.parse().expect("an address")], ..pod(1, "a", "app") };
+        let gone = reported(pod(1, "a", "app"), ADDR);
         node.identity.pods.apply(gone);
         let because = if attest == Attest::Kernel { Doubt::Required } else { Doubt::Contradicted };
         let why = Missing::Confirmation { pod: "a/p1".to_owned(), because };
@@ -501,10 +501,9 @@ async fn readiness_follows_the_api_server() {
 #[tokio::test(start_paused = true)]
 async fn a_pod_is_explained() {
     let node = Node::new(Attest::Prefer);
-    let known = Pod { addresses: vec![ADDR.parse().expect("an address")], ..pod(1, "a", "app") };
-    node.start(100, &known, ADDR);
-    node.identity.pods.apply(known);
-    let text = node.identity.explain("a", "p1").await;
+    let known = reported(pod(1, "a", "app"), ADDR);
+    node.run(100, &known, ADDR);
+    let text = node.identity.whois("a", "p1").await.to_string();
     for line in [
         "pod              a/p1\n",
         "API server       reports it as running or starting, UID 00000000-0000-0000-0000-000000000001, service account app, \
@@ -514,10 +513,10 @@ async fn a_pod_is_explained() {
     ] {
         assert!(text.contains(line), "{line}\n{text}");
     }
-    let text = node.identity.explain("a", "p2").await;
+    let text = node.identity.whois("a", "p2").await.to_string();
     assert!(text.contains("API server       reports no such pod on this node; last heard from 0 s ago\n"), "{text}");
     node.proc.end(100);
-    let text = node.identity.explain("a", "p1").await;
+    let text = node.identity.whois("a", "p1").await.to_string();
     assert!(text.contains("kernel           shows no live process of it"), "{text}");
     assert!(text.contains("10.8.0.5         not known: "), "{text}");
 }
@@ -553,7 +552,8 @@ async fn a_connection_stays_its_pods_when_the_account_changes() {
     assert_eq!(is_own(before), None, "it is not known yet");
     workloads.found(&accounts[0], "u", &Annotations::default());
     assert_eq!(is_own(before), Some(false));
-    let linked = Annotations { google_account: Some("app@shop.iam.gserviceaccount.com"), ..Annotations::default() };
+    let linked =
+        Annotations { google_account: Some("app@shop.iam.gserviceaccount.com".into()), ..Annotations::default() };
     workloads.found(&accounts[0], "u", &linked);
     let after = visitor.sender().expect("not outdated").0;
     assert_ne!(before, after);

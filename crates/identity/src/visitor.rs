@@ -1,7 +1,7 @@
 //! [`Visitor`]: the client of one connection.
 
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use tokio::time::{Instant, timeout_at};
@@ -100,8 +100,7 @@ impl Visitor {
         if !bound_to.is_of(&pod.namespace, &pod.service_account) {
             return Err(RequestError::from(NotBound::Foreign).into());
         }
-        // Nothing panics while it is locked.
-        let mut certificates = caller.certificates.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut certificates = caller.certificates.lock();
         let is_admitted = certificates.admit(&bound_to.fingerprint, BootTime::now());
         if is_admitted { Ok(()) } else { Err(Overload::Certificates.into()) }
     }

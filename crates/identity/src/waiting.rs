@@ -1,7 +1,7 @@
 //! [`Waiting`]: a request that waits to be identified.
 
 use std::net::IpAddr;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use super::Identity;
 
@@ -20,7 +20,7 @@ pub(super) struct Waiting {
 
 impl Drop for Waiting {
     fn drop(&mut self) {
-        let mut waiting = self.identity.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut waiting = self.identity.waiting.lock();
         if let Some(own) = waiting.get_mut(&self.addr) {
             *own -= 1;
             if *own == 0 {
@@ -33,7 +33,7 @@ impl Drop for Waiting {
 impl Identity {
     /// Lets a request from this address wait, unless too many are waiting. Each takes memory and requests further scans.
     pub(super) fn let_wait(self: &Arc<Self>, addr: IpAddr) -> Option<Waiting> {
-        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut waiting = self.waiting.lock();
         let all: usize = waiting.values().sum();
         let own = waiting.get(&addr).copied().unwrap_or(0);
         let max_own = if all < MAX_WAITING / 2 { MAX_WAITING_OF_ONE } else { 1 };

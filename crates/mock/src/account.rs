@@ -7,7 +7,6 @@ use tokio::time::Instant;
 
 use super::answer::{HTML, JSON, Response, TEXT, unix_now};
 use super::identity::{self, TokenRequest};
-use super::lock::lock;
 use super::noise::Noise;
 use super::query::Query;
 use super::read::Format;
@@ -32,7 +31,7 @@ pub(super) fn token(
     refuse_waiting(query)?;
     let form = Format::from_query(query)?;
     let key = TokenKey { account: email(state, node), params: token_params(query, bound_to)? };
-    let token = lock(&state.tokens).token(key, Instant::now());
+    let token = state.tokens.lock().token(key, Instant::now());
     Ok(match form {
         Some(Format::Text) => Response::ok(TEXT, token.text()),
         Some(Format::Json) | None => Response::ok(JSON, token.json()),

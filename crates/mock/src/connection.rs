@@ -59,7 +59,7 @@ async fn exchange(wire: &mut Wire, state: &State, mut request: Request) -> io::R
     if request.body_length > 0 {
         request.body = wire.body(request.body_length).await?;
     }
-    let fault = state.script.fault_for(request.path());
+    let fault = state.script.take(request.path());
     match fault {
         Some((Fault::Reset, _)) => return Ok(Next::Reset),
         Some((Fault::Close, _)) => return Ok(Next::Close),

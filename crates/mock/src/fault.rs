@@ -1,15 +1,12 @@
 //! [`Fault`]: ways in which a metadata server fails, and [`Script`], which determines when.
 
-use std::collections::VecDeque;
-use std::sync::Mutex;
 use std::time::Duration;
 
 use http::StatusCode;
 use serde_json::Value;
-use tokio::sync::watch;
 
 use super::answer::{HTML_UTF8, JSON, Response};
-use super::lock::lock;
+use super::script;
 
 /// A fault in a response. Each breaks one thing and leaves the rest unchanged.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -115,76 +112,18 @@ fn with_life(body: &str, seconds: i64) -> Option<String> {
     Some(format!(r#"{{"access_token":{access_token},"expires_in":{seconds},"token_type":"Bearer"}}"#))
 }
 
-/// Determines the fault for each request.
-#[derive(Debug, Default)]
-pub(super) struct Script {
-    rules: Mutex<Rules>,
-    /// Number of calls of `heal`. Hanging requests wait for the next one.
-    heals: watch::Sender<u64>,
-}
+/// Faults by the prefix of a path. The empty one is every request's.
+pub(super) type Script = script::Script<String, Fault>;
 
-#[derive(Debug, Default)]
-struct Rules {
-    /// Remaining numbers of requests, and their faults.
-    next: VecDeque<(usize, Fault)>,
-    at: Vec<(String, Fault)>,
-    every: Option<Fault>,
-}
+impl script::Target for String {
+    type Request<'a> = &'a str;
 
-impl Script {
-    /// Sets the fault for every request.
-    pub(super) fn every(&self, fault: Fault) {
-        lock(&self.rules).every = Some(fault);
+    fn holds(&self, path: &str) -> bool {
+        path.starts_with(self.as_str())
     }
 
-    /// Sets the fault for requests whose path starts with a prefix.
-    pub(super) fn at(&self, prefix: &str, fault: Fault) {
-        let mut rules = lock(&self.rules);
-        rules.at.retain(|(other, _)| other != prefix);
-        rules.at.push((prefix.to_owned(), fault));
-        rules.at.sort_by_key(|(prefix, _)| std::cmp::Reverse(prefix.len()));
-    }
-
-    /// Sets the fault for the next requests, after those of earlier calls.
-    pub(super) fn next(&self, requests: usize, fault: Fault) {
-        if requests > 0 {
-            lock(&self.rules).next.push_back((requests, fault));
-        }
-    }
-
-    /// Removes all faults.
-    pub(super) fn heal(&self) {
-        let mut rules = lock(&self.rules);
-        *rules = Rules::default();
-        self.heals.send_modify(|heals| *heals += 1);
-    }
-
-    /// The fault for a request, and the current state for [`Script::healed`].
-    pub(super) fn fault_for(&self, path: &str) -> Option<(Fault, u64)> {
-        let mut rules = lock(&self.rules);
-        let fault = rules.take(path)?;
-        Some((fault, *self.heals.borrow()))
-    }
-
-    /// Waits until `heal` was called after the fault was returned.
-    pub(super) async fn healed(&self, since: u64) {
-        let healed = self.heals.subscribe().wait_for(|heals| *heals != since).await.is_ok();
-        debug_assert!(healed, "the script outlives its sender's receivers");
-    }
-}
-
-impl Rules {
-    fn take(&mut self, path: &str) -> Option<Fault> {
-        if let Some((left, fault)) = self.next.front_mut() {
-            *left -= 1;
-            let (left, fault) = (*left, fault.clone());
-            if left == 0 {
-                self.next.pop_front();
-            }
-            return Some(fault);
-        }
-        let at = self.at.iter().find(|(prefix, _)| path.starts_with(prefix.as_str())).map(|(_, fault)| fault);
-        at.or(self.every.as_ref()).cloned()
+    fn precision(&self) -> usize {
+        self.len()
     }
 }
 
@@ -193,17 +132,17 @@ mod tests {
     use super::*;
 
     fn fault(script: &Script, path: &str) -> Option<Fault> {
-        script.fault_for(path).map(|(fault, _)| fault)
+        script.take(path).map(|(fault, _)| fault)
     }
 
     #[test]
     fn faults_for_next_requests_precede_prefixes_and_the_general_fault() {
         let script = Script::default();
-        script.every(Fault::Hang);
-        script.at("/a", Fault::Reset);
-        script.at("/a/b", Fault::Close);
-        script.next(2, Fault::Garbage);
-        script.next(1, Fault::Html);
+        script.stand(String::new(), Fault::Hang);
+        script.stand("/a".to_owned(), Fault::Reset);
+        script.stand("/a/b".to_owned(), Fault::Close);
+        script.next(2, String::new(), Fault::Garbage);
+        script.next(1, String::new(), Fault::Html);
         let seen: Vec<_> = ["/a/b", "/", "/a/b", "/a/b/c", "/a/c", "/"].map(|path| fault(&script, path)).into();
         let order = [Fault::Garbage, Fault::Garbage, Fault::Html, Fault::Close, Fault::Reset, Fault::Hang];
         assert_eq!(seen, order.map(Some));
@@ -214,18 +153,9 @@ mod tests {
     #[test]
     fn a_prefix_has_one_fault() {
         let script = Script::default();
-        script.at("/a", Fault::Reset);
-        script.at("/a", Fault::Close);
+        script.stand("/a".to_owned(), Fault::Reset);
+        script.stand("/a".to_owned(), Fault::Close);
         assert_eq!(fault(&script, "/a"), Some(Fault::Close));
-    }
-
-    #[tokio::test]
-    async fn a_heal_before_the_wait_is_not_missed() {
-        let script = Script::default();
-        script.every(Fault::Hang);
-        let (_, since) = script.fault_for("/").expect("a fault");
-        script.heal();
-        script.healed(since).await;
     }
 
     #[test]

@@ -7,7 +7,6 @@ use tokio::sync::watch;
 
 use super::fault::Fault;
 use super::journal::RecordedRequest;
-use super::lock::lock;
 use super::rows::{DEFAULT_ACCOUNT, DISABLE_LEGACY_ENDPOINTS};
 use super::state::State;
 use super::token::TokenPolicy;
@@ -85,18 +84,18 @@ impl Handle {
 impl Handle {
     /// All requests get this fault.
     pub fn fault(&self, fault: Fault) {
-        self.state.script.every(fault);
+        self.state.script.stand(String::new(), fault);
     }
 
     /// Requests whose path starts with a prefix get this fault, for example
     /// `/computeMetadata/v1/instance/service-accounts/`.
     pub fn fault_at(&self, path_prefix: &str, fault: Fault) {
-        self.state.script.at(path_prefix, fault);
+        self.state.script.stand(path_prefix.to_owned(), fault);
     }
 
     /// The next `n` requests get this fault. Calls add up.
     pub fn fault_next(&self, n: usize, fault: Fault) {
-        self.state.script.next(n, fault);
+        self.state.script.next(n, String::new(), fault);
     }
 
     /// Removes all faults. Hanging requests get their responses.
@@ -136,12 +135,7 @@ impl Handle {
 
     /// Sets the token policy. `life` applies to tokens minted later, the rest also to existing ones.
     pub fn token_policy(&self, policy: TokenPolicy) {
-        lock(&self.state.tokens).policy = policy;
-    }
-
-    /// Forgets all tokens, so that the next responses have new ones.
-    pub fn rotate_tokens(&self) {
-        lock(&self.state.tokens).rotate();
+        self.state.tokens.lock().policy = policy;
     }
 
     /// Closes the listener and all connections, and waits until this is done. After that the port refuses

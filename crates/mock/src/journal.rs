@@ -1,11 +1,11 @@
 //! The journal: counters and recorded requests.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use parking_lot::Mutex;
+
 use super::head::MAX_HEADERS;
-use super::lock::lock;
 
 /// Maximum number of recorded requests.
 const MAX_RECORDED: usize = 10_000;
@@ -74,7 +74,7 @@ impl Journal {
     /// Records a request with its head and its target.
     pub(super) fn request(&self, head: &[u8], target: &str) {
         self.requests.fetch_add(1, Relaxed);
-        lock(&self.book).note(head, without_query(target));
+        self.book.lock().note(head, without_query(target));
     }
 
     /// Counts an invalid head.
@@ -91,11 +91,11 @@ impl Journal {
     }
 
     pub(super) fn requests_to(&self, path: &str) -> u64 {
-        lock(&self.book).paths.get(path).copied().unwrap_or(0)
+        self.book.lock().paths.get(path).copied().unwrap_or(0)
     }
 
     pub(super) fn log(&self) -> Vec<RecordedRequest> {
-        let heads = lock(&self.book).heads.clone();
+        let heads = self.book.lock().heads.clone();
         heads.iter().filter_map(|head| RecordedRequest::read(head)).collect()
     }
 
@@ -104,7 +104,7 @@ impl Journal {
         self.connections.store(0, Relaxed);
         self.open.reset_peak();
         self.in_flight.reset_peak();
-        *lock(&self.book) = Book::default();
+        *self.book.lock() = Book::default();
     }
 }
 
@@ -205,7 +205,7 @@ mod tests {
         for _ in 0..3 {
             journal.request(&head, "/");
         }
-        assert_eq!(lock(&journal.book).heads.len(), 2);
+        assert_eq!(journal.book.lock().heads.len(), 2);
     }
 
     #[test]

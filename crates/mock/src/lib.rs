@@ -37,7 +37,7 @@ mod identity;
 mod journal;
 mod kind;
 mod legacy;
-mod lock;
+mod listening;
 mod noise;
 mod place;
 mod query;
@@ -46,6 +46,7 @@ mod refusal;
 mod render;
 mod routes;
 mod rows;
+mod script;
 mod state;
 mod token;
 mod tree;
@@ -54,13 +55,10 @@ mod wire;
 use std::future::Future;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::pin::pin;
 use std::sync::Arc;
-use std::time::Duration;
 
-use tokio::net::{TcpListener, TcpSocket};
+use tokio::net::TcpListener;
 use tokio::sync::watch;
-use tokio::task::JoinSet;
 
 pub use fault::Fault;
 pub use handle::Handle;
@@ -68,13 +66,8 @@ pub use journal::RecordedRequest;
 pub use rows::{BUILDER_ACCOUNT, DEFAULT_ACCOUNT, SECRET_MARKER, secret_paths};
 pub use token::TokenPolicy;
 
+use listening::{accept, listen, stopped};
 use state::State;
-
-/// Listen backlog. Load tests open thousands of connections at once.
-const BACKLOG: u32 = 4096;
-
-/// Pause after an `accept` error, mostly for lack of file descriptors.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
 
 /// A metadata server that is bound but does not serve yet.
 #[derive(Debug)]
@@ -90,10 +83,7 @@ impl Mock {
     /// bound immediately.
     #[expect(clippy::unused_async, reason = "only a runtime can bind it, as with tokio's TcpListener")]
     pub async fn bind(addr: SocketAddr) -> io::Result<Self> {
-        let socket = if addr.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
-        socket.set_reuseaddr(true)?;
-        socket.bind(addr)?;
-        let listener = socket.listen(BACKLOG)?;
+        let listener = listen(addr)?;
         let state = Arc::new(State::new(listener.local_addr()?));
         Ok(Self { listener, state, alive: watch::Sender::new(()) })
     }
@@ -131,31 +121,13 @@ impl Mock {
     /// not.
     pub async fn run(self, shutdown: impl Future<Output = ()>) {
         let Self { listener, state, alive } = self;
-        let mut connections = JoinSet::new();
-        let mut stop = state.stop.subscribe();
-        let mut over = pin!(async {
+        let over = async {
             tokio::select! {
                 () = shutdown => {}
-                _ = stop.wait_for(|stop| *stop) => {}
+                () = stopped(&state.stop) => {}
             }
-        });
-        loop {
-            tokio::select! {
-                () = &mut over => break,
-                Some(_) = connections.join_next() => {}
-                accepted = listener.accept() => match accepted {
-                    Ok((stream, _)) => {
-                        connections.spawn(connection::serve(stream, Arc::clone(&state)));
-                    }
-                    Err(error) => {
-                        tracing::warn!(%error, "the mock cannot accept connections; retrying");
-                        tokio::time::sleep(ACCEPT_PAUSE).await;
-                    }
-                },
-            }
-        }
-        drop(listener);
-        connections.shutdown().await;
+        };
+        accept(listener, over, |stream| Some(connection::serve(stream, Arc::clone(&state)))).await;
         drop(alive);
     }
 }

@@ -1,8 +1,8 @@
 //! [`State`]: shared by the connections and the [`Handle`](super::Handle).
 
 use std::net::SocketAddr;
-use std::sync::{Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
+use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use tokio::sync::watch;
 
 use super::fault::Script;
@@ -39,12 +39,12 @@ impl State {
 
     /// The tree, for reading.
     pub(super) fn tree(&self) -> RwLockReadGuard<'_, Tree> {
-        self.tree.read().unwrap_or_else(PoisonError::into_inner)
+        self.tree.read()
     }
 
     /// Changes the tree and wakes requests that wait for a change.
     pub(super) fn change<T>(&self, change: impl FnOnce(&mut Tree) -> T) -> T {
-        let mut tree: RwLockWriteGuard<'_, Tree> = self.tree.write().unwrap_or_else(PoisonError::into_inner);
+        let mut tree = self.tree.write();
         let outcome = change(&mut tree);
         drop(tree);
         self.changes.send_replace(());

@@ -29,12 +29,16 @@ pub enum AskError {
     Unclear,
 }
 
+/// The address at which this machine reaches a listener. One that listens on all addresses also listens on loopback.
+pub(crate) fn from_here(addr: SocketAddr) -> SocketAddr {
+    let ip = if addr.ip().is_unspecified() { Ipv4Addr::LOCALHOST.into() } else { addr.ip() };
+    SocketAddr::new(ip, addr.port())
+}
+
 /// Fetches the page at this path, with its query.
 pub async fn get(admin: SocketAddr, target: &str) -> Result<String, AskError> {
     let unreachable = |error: &dyn fmt::Display| AskError::Unreachable(admin, error.to_string());
-    // A proxy that listens on all addresses listens on loopback, too.
-    let ip = if admin.ip().is_unspecified() { Ipv4Addr::LOCALHOST.into() } else { admin.ip() };
-    let request = http::Request::get(format!("http://{}{target}", SocketAddr::new(ip, admin.port())));
+    let request = http::Request::get(format!("http://{}{target}", from_here(admin)));
     let request = request.body(Bytes::new()).map_err(|error| unreachable(&error))?;
     let answer = HttpClient::plain(LIMITS).send(request).await.map_err(|error| unreachable(&error))?;
     let text = String::from_utf8_lossy(answer.body()).into_owned();

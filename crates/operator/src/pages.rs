@@ -32,17 +32,22 @@ pub fn bind(addr: SocketAddr, share: bool, flag: &'static str) -> Result<Door, L
     server::bind(addr, share).map_err(|error| ListenError { addr, flag, error })
 }
 
+/// A server for operators. Its connections and requests are counted separately from those of pods.
+pub fn server<N>(stacks: N, drain: Drain) -> Server<N> {
+    let connections =
+        Connections::new(MAX_ADMIN_CONNECTIONS, usize::MAX, Arc::default(), Arc::default(), &Registry::default());
+    Server { stacks: Arc::new(stacks), timeouts: TIMEOUTS, connections, drain, bodies: None }
+}
+
 /// Serves the page of each path, while polled. Pods may reach it, so the limits are those of the proxy's own listener for
 /// operators.
 pub async fn serve(door: Door, answer: impl Fn(&str) -> Response<Full<Bytes>> + Send + Sync + 'static) {
-    let connections =
-        Connections::new(MAX_ADMIN_CONNECTIONS, usize::MAX, Arc::default(), Arc::default(), &Registry::default());
     let answer = Arc::new(answer);
-    let stacks = Arc::new(move |_: Arrival| {
+    let stacks = move |_: Arrival| {
         let answer = Arc::clone(&answer);
         tower::service_fn(move |request: Request<Payload>| ready(Ok(answer(request.uri().path()))))
-    });
-    Server { stacks, timeouts: TIMEOUTS, connections, drain: Drain::default(), bodies: None }.run(0, door).await;
+    };
+    server(stacks, Drain::default()).run(0, door).await;
 }
 
 /// Serves `/metrics`, while polled.

@@ -182,8 +182,7 @@ impl Error {
             Self::Overloaded(_) => RequestOutcome::Shed,
             // What one account is refused is its owner's to mend.
             Self::Withheld(why, _) if !why.is_of_all() => RequestOutcome::Refused,
-            Self::Withheld(..) => RequestOutcome::Failed,
-            Self::Upstream(_) | Self::Token(_) | Self::Panicked => RequestOutcome::Failed,
+            Self::Withheld(..) | Self::Upstream(_) | Self::Token(_) | Self::Panicked => RequestOutcome::Failed,
         }
     }
 }

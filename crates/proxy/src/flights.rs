@@ -12,9 +12,10 @@
 use std::collections::VecDeque;
 use std::fmt::Debug;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout};
 
@@ -85,7 +86,7 @@ impl<T: Copy + Debug + PartialEq> Flights<T> {
         let called = Arc::<Notify>::default();
         let began = Instant::now();
         let (id, mut may_take_over) = {
-            let mut state = self.lock();
+            let mut state = self.0.lock();
             let id = state.next;
             state.next += 1;
             let room = state.room_for(client);
@@ -99,7 +100,7 @@ impl<T: Copy + Debug + PartialEq> Flights<T> {
         };
         // From here on, dropping this future leaves the queue.
         let flight = Flight { flights: self, id, called };
-        while self.lock().place_in_queue(id).is_some() {
+        while self.0.lock().place_in_queue(id).is_some() {
             if !may_take_over {
                 flight.called.notified().await;
             } else if timeout(SLOW_AFTER, flight.called.notified()).await.is_err() {
@@ -111,7 +112,7 @@ impl<T: Copy + Debug + PartialEq> Flights<T> {
 
     /// Gives up a slow flight of the largest holder for a waiting one. Returns whether to try again later.
     fn take_over(&self, id: u64, client: Option<T>) -> bool {
-        let mut state = self.lock();
+        let mut state = self.0.lock();
         let Availability::From(largest) = state.room_for(client) else { return false };
         let now = Instant::now();
         let may_be_given_up = |ticket: &&mut Ticket<T>| {
@@ -127,11 +128,7 @@ impl<T: Copy + Debug + PartialEq> Flights<T> {
     }
 
     fn is_wanted(&self, id: u64) -> bool {
-        self.lock().flying.iter().any(|ticket| ticket.id == id && ticket.heir.is_none())
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State<T>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().flying.iter().any(|ticket| ticket.id == id && ticket.heir.is_none())
     }
 }
 
@@ -204,7 +201,7 @@ impl<T: Copy + Debug + PartialEq> Flight<'_, T> {
 
 impl<T: Copy + Debug + PartialEq> Drop for Flight<'_, T> {
     fn drop(&mut self) {
-        let mut state = self.flights.lock();
+        let mut state = self.flights.0.lock();
         if let Some(place) = state.flying.iter().position(|ticket| ticket.id == self.id) {
             let landed = state.flying.remove(place);
             state.landed(&landed);
@@ -262,7 +259,7 @@ mod tests {
         drop(second);
         let fourth = fourth.await;
         drop((fourth, other));
-        let state = flights.lock();
+        let state = flights.0.lock();
         assert_eq!((state.shares.used(), state.queues.len(), state.flying.len()), (0, 0, 0));
     }
 
@@ -327,6 +324,6 @@ mod tests {
         assert!(poll(&mut third).is_pending(), "another client's place is not for this one either");
         drop(first);
         drop((third.await, second));
-        assert_eq!(flights.lock().shares.used(), 0);
+        assert_eq!(flights.0.lock().shares.used(), 0);
     }
 }

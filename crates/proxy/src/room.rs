@@ -28,10 +28,11 @@ mod readers;
 mod whole;
 
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use parking_lot::Mutex;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
@@ -142,7 +143,7 @@ impl Room {
 
     /// Bytes in use.
     pub fn used(&self) -> usize {
-        self.lock().shares.used()
+        self.state.lock().shares.used()
     }
 
     /// Total room, in bytes.
@@ -156,7 +157,7 @@ impl Room {
     }
 
     fn give_back(&self, client: Client, amount: Amount) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.shares.give_back(client, amount.total());
         state.sent -= amount.sent;
         drop(state);
@@ -172,7 +173,7 @@ impl Room {
     }
 
     fn next_served(&self) -> Option<Waiting> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let first = state.first_in_line()?;
         if !self.fits(&state, state.waiting[first].amount) {
             return None;
@@ -186,7 +187,7 @@ impl Room {
     /// Closes connections that do not read, if this request is the first in the queue.
     fn make_room_for(&self, number: u64) {
         let (of_largest, all) = {
-            let state = self.lock();
+            let state = self.state.lock();
             if state.first_in_line().is_none_or(|first| state.waiting[first].number != number) {
                 return;
             }
@@ -195,11 +196,6 @@ impl Room {
         };
         let cut = |peers: &[SocketAddr]| !peers.is_empty() && (self.cut_unread)(peers);
         let _ = cut(&of_largest) || cut(&all);
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        // No update of the state can panic midway.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -248,7 +244,7 @@ impl Account {
 
     /// Takes room if there is enough and no request is waiting.
     pub fn try_take(&self, amount: Amount) -> Option<Charge> {
-        let mut state = self.room.lock();
+        let mut state = self.room.state.lock();
         if !state.waiting.is_empty() || !self.room.fits(&state, amount) {
             return None;
         }
@@ -265,7 +261,7 @@ impl Account {
     async fn wait_for(&self, amount: Amount) -> Option<Charge> {
         let (granted, mut grant) = oneshot::channel();
         let place = {
-            let mut state = self.room.lock();
+            let mut state = self.room.state.lock();
             let number = state.number();
             state.waiting.push(Waiting { number, turn: number, account: self.clone(), amount, granted });
             Place { number, room: &self.room }
@@ -306,7 +302,7 @@ impl Drop for Charge {
 
 impl Drop for Place<'_> {
     fn drop(&mut self) {
-        let mut state = self.room.lock();
+        let mut state = self.room.state.lock();
         let before = state.waiting.len();
         state.waiting.retain(|waiting| waiting.number != self.number);
         let has_given_up = state.waiting.len() < before;

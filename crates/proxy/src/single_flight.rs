@@ -10,8 +10,9 @@
 //! shares only `Remembered`.
 
 use std::ops::{Deref, DerefMut};
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::Arc;
 
+use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use tokio::sync::watch;
 
 use base::clock::BootTime;
@@ -53,13 +54,12 @@ pub struct Remembered<T> {
 impl<S, T> SingleFlight<S, T> {
     /// Reads the state, and whether a flight is active.
     pub fn read(&self) -> RwLockReadGuard<'_, State<S, T>> {
-        // The state is replaced part by part, and each part as a whole.
-        self.0.read().unwrap_or_else(PoisonError::into_inner)
+        self.0.read()
     }
 
     /// Locks the state, to begin a flight or to change it.
     pub fn lock(&self) -> Held<'_, S, T> {
-        Held { of: self, state: self.0.write().unwrap_or_else(PoisonError::into_inner) }
+        Held { of: self, state: self.0.write() }
     }
 }
 

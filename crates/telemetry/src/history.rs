@@ -1,8 +1,9 @@
 //! [`History`]: filter durations over the last minutes, for use without Prometheus.
 
 use std::collections::VecDeque;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+
+use parking_lot::Mutex;
 
 use super::histogram::{Snapshot, TIME_BOUNDS, WORK_BOUNDS};
 use super::labels::Label;
@@ -55,7 +56,7 @@ impl History {
     /// All filters over the last minutes, up to now.
     pub fn courses(&self, latency: &Latency) -> Vec<Course> {
         let now = Totals::now(latency);
-        let state = self.lock();
+        let state = self.0.lock();
         let newest = state.last.as_ref().map(|last| now.since(last));
         let course = |filter: Filter| {
             let at = filter.index();
@@ -70,7 +71,7 @@ impl History {
     /// Takes a point. Must be called every [`INTERVAL`].
     pub fn take_point(&self, latency: &Latency) {
         let now = Totals::now(latency);
-        let mut state = self.lock();
+        let mut state = self.0.lock();
         if let Some(last) = &state.last {
             let point = now.since(last);
             state.points.push_back(point);
@@ -79,11 +80,6 @@ impl History {
             state.points.pop_front();
         }
         state.last = Some(now);
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        // Points are added whole, so the list is consistent even after a panic.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

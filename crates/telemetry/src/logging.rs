@@ -4,9 +4,10 @@ use std::fmt;
 use std::io::IsTerminal;
 use std::panic;
 use std::str::FromStr;
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::OnceLock;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use strum::{Display, EnumString, VariantNames};
 use tokio::time::Instant;
 use tracing::Level;
@@ -115,7 +116,7 @@ pub fn change(levels: &Levels) -> bool {
     IN_FORCE.get().is_some_and(|in_force| {
         let is_changed = in_force.filter.reload(with_fixed(levels)).is_ok();
         if is_changed {
-            in_force.lock().clone_from(levels);
+            in_force.levels.lock().clone_from(levels);
         }
         is_changed
     })
@@ -123,14 +124,7 @@ pub fn change(levels: &Levels) -> bool {
 
 /// The levels in force, or `None` if logging was never started.
 pub fn in_force() -> Option<Levels> {
-    IN_FORCE.get().map(|in_force| in_force.lock().clone())
-}
-
-impl InForce {
-    fn lock(&self) -> MutexGuard<'_, Levels> {
-        // The levels are replaced whole, so they are consistent even after a panic.
-        self.levels.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+    IN_FORCE.get().map(|in_force| in_force.levels.lock().clone())
 }
 
 /// Target of the log lines about issued tokens, which are written at level info regardless of the levels.

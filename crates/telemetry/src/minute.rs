@@ -4,9 +4,9 @@
 
 use std::collections::VecDeque;
 use std::ops::Sub;
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::labels::Label;
@@ -87,8 +87,7 @@ impl Sub for Tally {
 impl Minute {
     /// Keeps a sample. Must be called every ten seconds.
     pub fn sample(&self, now: Instant, tally: Tally) {
-        // Samples are added whole, so the list is valid even after a panic.
-        let mut samples = self.samples.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut samples = self.samples.lock();
         samples.push_back((now, tally));
         if samples.len() > MAX_SAMPLES {
             samples.pop_front();
@@ -97,7 +96,7 @@ impl Minute {
 
     /// The events since the oldest sample, or since the start, and the time since then.
     pub fn since_oldest(&self, now: Instant, tally: Tally) -> (Duration, Tally) {
-        let samples = self.samples.lock().unwrap_or_else(PoisonError::into_inner);
+        let samples = self.samples.lock();
         let is_whole = samples.len() == MAX_SAMPLES;
         let oldest = samples.front().filter(|_| is_whole).copied();
         let (since, earlier) = oldest.unwrap_or((self.began, Tally::default()));

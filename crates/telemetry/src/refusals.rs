@@ -6,10 +6,11 @@
 //! place is only counted ([`Refusals::without_place`]). The table takes at most 16 KiB.
 
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use http::StatusCode;
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use base::hook::Hook;
@@ -85,29 +86,20 @@ impl Refusals {
     pub fn note(&self, client: IpAddr, cause: Cause<'_>, now: Instant) {
         let client = client.to_canonical();
         let pod = (self.name_pod)(client);
-        let mut table = match self.table.try_lock() {
-            Ok(table) => table,
-            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            Err(TryLockError::WouldBlock) => return,
-        };
+        let Some(mut table) = self.table.try_lock() else { return };
         table.note(client, pod, cause, now);
     }
 
     /// The entries, the most recent refusal first.
     pub fn last(&self) -> Vec<Refusal> {
-        let mut entries = self.lock().entries.clone();
+        let mut entries = self.table.lock().entries.clone();
         entries.sort_by_key(|refusal| std::cmp::Reverse(refusal.last));
         entries
     }
 
     /// Refusals since the start that found no place, because all entries were younger than [`HOLD`].
     pub fn without_place(&self) -> u64 {
-        self.lock().without_place
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Table> {
-        // Entries are independent, so the table is valid even after a panic.
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+        self.table.lock().without_place
     }
 }
 

@@ -1,9 +1,10 @@
 //! [`Shedding`]: counts and logs requests and connections that are refused or closed under overload.
 
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use prometheus::IntCounter;
 use tokio::time::Instant;
 
@@ -96,7 +97,7 @@ impl Shedding {
     fn shed_all(&self, reason: Shed, number: u64, peer: Option<SocketAddr>) {
         self.sheds.of(reason).inc_by(number);
         let now = Instant::now();
-        let due = Overload::goes_on(&mut self.overloads()[reason.index()], number, now);
+        let due = Overload::goes_on(&mut self.overloads.lock()[reason.index()], number, now);
         let Some(count) = due else { return };
         let talkers = self.talkers.top(LOGGED_TALKERS, Moment::now());
         let described =
@@ -113,18 +114,13 @@ impl Shedding {
 
     /// Logs the overloads that are over. Must be called every few seconds.
     pub fn end_overloads(&self, now: Instant) {
-        let over = Shed::ALL.map(|reason| Overload::ends(&mut self.overloads()[reason.index()], now));
+        let over = Shed::ALL.map(|reason| Overload::ends(&mut self.overloads.lock()[reason.index()], now));
         for (reason, overload) in Shed::ALL.into_iter().zip(over) {
             let Some(Overload { began, last, unlogged, total, .. }) = overload else { continue };
             let seconds = last.saturating_duration_since(began).as_secs();
             let (reason, count) = (reason.label(), unlogged);
             tracing::info!(reason, count, total, seconds, "overload is over: nothing was shed for a minute");
         }
-    }
-
-    fn overloads(&self) -> MutexGuard<'_, [Option<Overload>; Shed::ALL.len()]> {
-        // Overloads are replaced whole, so they are valid even after a panic.
-        self.overloads.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Counts a connection that was reset instead of answered.

@@ -11,9 +11,9 @@
 //! request is not counted, because the request path must not wait here.
 
 use std::net::IpAddr;
-use std::sync::{Mutex, PoisonError, TryLockError};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 use super::latency::RequestOutcome;
@@ -74,19 +74,14 @@ impl Default for Talkers {
 impl Talkers {
     /// Counts a request from an address, by its outcome.
     pub fn note(&self, address: IpAddr, outcome: RequestOutcome, now: Moment) {
-        let mut sketch = match self.sketch.try_lock() {
-            Ok(sketch) => sketch,
-            // The counts are independent, so they are valid even after a panic.
-            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            Err(TryLockError::WouldBlock) => return,
-        };
+        let Some(mut sketch) = self.sketch.try_lock() else { return };
         sketch.move_on(self.slice(now));
         sketch.note(address, outcome);
     }
 
     /// The addresses with the most requests in the last minute, at most `max`, the busiest first.
     pub fn top(&self, max: usize, now: Moment) -> Vec<Talker> {
-        let mut sketch = self.sketch.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut sketch = self.sketch.lock();
         sketch.move_on(self.slice(now));
         let mut talkers: Vec<Talker> =
             sketch.addresses.iter().zip(&sketch.counts).map(|(address, counts)| counts.talker(*address)).collect();

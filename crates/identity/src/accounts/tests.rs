@@ -5,8 +5,9 @@ use http_body_util::BodyExt;
 use tower::{Layer, ServiceExt};
 
 use super::*;
+use crate::cluster::Annotations;
 use crate::tests::pod;
-use crate::workloads::{Account, Annotations};
+use crate::workloads::Account;
 use protocol::metadata::{MetadataPath, Query};
 use proxy::error::Error;
 use proxy::layers::filter::layer;
@@ -38,6 +39,7 @@ impl Scene {
     }
 
     fn reads(&self, google_account: Option<&str>) {
+        let google_account = google_account.map(str::to_owned);
         let annotations = Annotations { google_account, ..Annotations::default() };
         self.workloads.found(&self.account, "u", &annotations);
     }

@@ -15,17 +15,18 @@ pub struct AccountObject {
 pub struct AccountMetadata {
     pub uid: String,
     /// Its Google identity.
-    pub annotations: Option<AccountAnnotations>,
+    pub annotations: Option<Annotations>,
 }
 
-/// The annotations of a service account that name its Google identity, not parsed yet. GKE has the same annotations.
-#[derive(Debug, Default, Deserialize)]
+/// The annotations of a service account that name its Google identity, not parsed yet. GKE has the same annotations. An empty one
+/// counts as absent: templates write empty ones.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
-pub struct AccountAnnotations {
+pub struct Annotations {
     /// The e-mail of a Google service account.
     #[serde(rename = "iam.gke.io/gcp-service-account")]
     pub google_account: Option<String>,
-    /// The accounts through which it acts as that one.
+    /// The accounts through which it acts as that one, a list in JSON.
     #[serde(rename = "iam.gke.io/gcp-service-account-delegates")]
     pub delegates: Option<String>,
     /// The project that its calls are charged to.

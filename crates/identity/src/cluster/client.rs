@@ -1,6 +1,5 @@
 //! [`Clients`]: the client for the API server, renewed so that it uses the current credential.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use hyper_util::client::legacy;
@@ -9,6 +8,7 @@ use hyper_util::rt::{TokioExecutor, TokioTimer};
 use kube::client::{Body, ConfigExt};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
+use parking_lot::Mutex;
 use tokio::time::Instant;
 use tower::{BoxError, ServiceBuilder};
 
@@ -111,7 +111,7 @@ impl Clients {
 
     /// The API server's URL.
     pub(super) fn server(&self) -> String {
-        self.lock().server.clone()
+        self.current.lock().server.clone()
     }
 
     /// A client with the current credential. While that cannot be read, the client with the previous one, which may
@@ -126,24 +126,24 @@ impl Clients {
     /// Decides whether a request makes the next client, if it is due. One request makes it, because each client has a TLS
     /// configuration and connections of its own. The others use the previous client meanwhile, or wait if that was refused.
     async fn turn(&self) -> Turn<'_> {
-        if let Some(client) = self.lock().unless_due() {
+        if let Some(client) = self.current.lock().unless_due() {
             return Turn::Use(client);
         }
         let renewing = if let Ok(renewing) = self.renewing.try_lock() {
             renewing
         } else {
-            if let Some(client) = self.lock().unless_refused() {
+            if let Some(client) = self.current.lock().unless_refused() {
                 return Turn::Use(client);
             }
             self.renewing.lock().await
         };
         // Another request may just have made it.
-        let made = self.lock().unless_due();
+        let made = self.current.lock().unless_due();
         made.map_or(Turn::Make(renewing), Turn::Use)
     }
 
     fn renewed(&self, renewed: Result<Current, ClusterError>) -> Result<Client, ClusterError> {
-        let mut current = self.lock();
+        let mut current = self.current.lock();
         match renewed {
             Ok(renewed) => *current = renewed,
             Err(error) if current.is_refused => return Err(error),
@@ -157,16 +157,11 @@ impl Clients {
 
     /// Records that the credential was refused: the next client is made from the current contents of the files.
     pub(super) fn refused(&self) {
-        let mut current = self.lock();
+        let mut current = self.current.lock();
         if current.renew_at.is_some() {
             current.renew_at = Some(Instant::now());
             current.is_refused = true;
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Current> {
-        // Nothing panics while it is locked.
-        self.current.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -257,7 +252,7 @@ mod tests {
         let settings =
             Settings { node: "n".parse().expect("a name"), credential: Credential::OwnAccount(Acting::AsItsNode) };
         let clients = Clients::fixed(settings, client());
-        clients.lock().renew_at = Some(Instant::now());
+        clients.current.lock().renew_at = Some(Instant::now());
         Arc::new(clients)
     }
 
@@ -295,6 +290,6 @@ mod tests {
         let clients = clients();
         clients.refused();
         assert_eq!(made(&clients).await, (1, Duration::from_secs(1)));
-        assert!(!clients.lock().is_refused);
+        assert!(!clients.current.lock().is_refused);
     }
 }

@@ -13,7 +13,7 @@ use super::AccountObject;
 use super::MAX_SILENCE;
 use super::error::{RequestError, root_cause};
 use super::hints::Hint;
-use super::object::{ListMetadata, OwnedList, OwnedPod, PodList, PodObject, Refusal};
+use super::object::{ListMetadata, PodList, PodObject, Refusal};
 use super::prune::{Pruner, Shape};
 
 /// Maximum bytes that are kept of an event: far more than all fields of a pod take.
@@ -114,9 +114,9 @@ pub(super) async fn read_list(body: Body) -> Result<(Vec<PodObject>, String), Re
 /// Maximum bytes of the owners of a pod. A pod of a `DaemonSet` has one, in some 200.
 const MAX_OWNERS_BYTES: usize = 64 << 10;
 
-/// Reads the owners of pods.
-pub(super) async fn read_owners(body: Body) -> Result<Vec<OwnedPod>, RequestError> {
-    let list: OwnedList = read_pruned(body, Shape::Owners, MAX_OWNERS_BYTES).await?;
+/// Reads pods with their owners.
+pub(super) async fn read_owners(body: Body) -> Result<Vec<PodObject>, RequestError> {
+    let list: PodList = read_pruned(body, Shape::Owners, MAX_OWNERS_BYTES).await?;
     Ok(list.items.unwrap_or_default())
 }
 
@@ -215,7 +215,7 @@ pub(super) async fn read_refusal(status: StatusCode, body: Body, hint: Hint) -> 
 fn refused(refusal: &Refusal, hint: Hint) -> RequestError {
     match StatusCode::from_u16(refusal.code) {
         Ok(StatusCode::GONE) => RequestError::Expired(refusal.message.clone()),
-        Ok(status) => RequestError::Refused { status, message: refusal.message.clone(), hint: hint(status) },
+        Ok(status) => RequestError::Refused { status, message: refusal.message.clone(), hint: hint.of(status) },
         Err(_) => RequestError::Invalid(format!("an error without a status: {}", refusal.message)),
     }
 }

@@ -30,14 +30,14 @@ use kube::client::Body;
 use percent_encoding::{NON_ALPHANUMERIC, PercentEncode, utf8_percent_encode};
 use tokio::time::timeout;
 
-pub use account::{AccountAnnotations, AccountMetadata, AccountObject};
+pub use account::{AccountMetadata, AccountObject, Annotations};
 use client::{Clients, Name};
 pub use error::{ClusterError, Failure, RequestError};
 pub use events::{Event, Events};
 pub use facts::NodeFacts;
 use hints::{Hint, Resource};
 pub use node_name::{NodeName, NodeNameError};
-pub use object::{Metadata, OwnedPod, PodObject, Spec, Status};
+pub use object::{Metadata, PodObject, Spec, Status};
 pub use own::{BoundPod, OwnCluster, Public, Published, User};
 pub use taints::{NodeTaints, Taint};
 pub use token_request::{PodToken, TokenRequest, TokenRequestError};
@@ -141,18 +141,14 @@ impl Cluster {
     ///
     /// It is listed, because acting as the node gives the right to list but not to get.
     pub async fn pod(&self, namespace: &str, name: &str) -> Result<Option<PodObject>, RequestError> {
-        let namespace = escaped(namespace);
-        let path = format!("/api/v1/namespaces/{namespace}/pods?{}", self.query(&[("metadata.name", name)]).finish());
-        let (pods, _) = events::read_list(self.get(&path, Resource::Pods).await?).await?;
+        let (pods, _) = events::read_list(self.get(&self.named(namespace, name), Resource::Pods).await?).await?;
         Ok(pods.into_iter().find(|pod| pod.metadata.name == name))
     }
 
-    /// A pod of this node with its owner, as of now. `None` if there is none by this name here.
-    pub async fn owned_pod(&self, namespace: &str, name: &str) -> Result<Option<OwnedPod>, RequestError> {
-        let namespace = escaped(namespace);
-        let path = format!("/api/v1/namespaces/{namespace}/pods?{}", self.query(&[("metadata.name", name)]).finish());
-        let pods = events::read_owners(self.get(&path, Resource::Pods).await?).await?;
-        Ok(pods.into_iter().find(|pod| pod.name() == name))
+    /// The same pod with its owners.
+    pub async fn owned_pod(&self, namespace: &str, name: &str) -> Result<Option<PodObject>, RequestError> {
+        let pods = events::read_owners(self.get(&self.named(namespace, name), Resource::Pods).await?).await?;
+        Ok(pods.into_iter().find(|pod| pod.metadata.name == name))
     }
 
     /// A service account. As a node, only that of one of its pods. `None` if there is none by this name.
@@ -193,6 +189,12 @@ impl Cluster {
 
     fn node_path(&self) -> String {
         format!("/api/v1/nodes/{}", self.node())
+    }
+
+    /// The path that lists the pods of this node with a name: one at most.
+    fn named(&self, namespace: &str, name: &str) -> String {
+        let query = self.query(&[("metadata.name", name)]).finish();
+        format!("/api/v1/namespaces/{}/pods?{query}", escaped(namespace))
     }
 
     fn watch_query(&self, since: Since<'_>) -> String {
@@ -256,7 +258,7 @@ impl Cluster {
 
     /// Advice when this credential is refused.
     fn hint(&self, resource: Resource) -> Hint {
-        hints::hint(&self.clients.settings().credential, resource)
+        Hint::new(&self.clients.settings().credential, resource)
     }
 }
 

@@ -1,8 +1,9 @@
 //! [`NodeName`]: the name of this node.
 
-use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
+
+use crate::text::texts;
 
 /// Maximum length of a name in Kubernetes.
 const MAX_LENGTH: usize = 253;
@@ -15,12 +16,6 @@ pub struct NodeName(Arc<str>);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("expected the name of a node as `kubectl get nodes` prints it: lowercase letters, digits, `-` and `.`")]
 pub struct NodeNameError;
-
-impl NodeName {
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
 
 impl FromStr for NodeName {
     type Err = NodeNameError;
@@ -35,11 +30,7 @@ impl FromStr for NodeName {
     }
 }
 
-impl fmt::Display for NodeName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
+texts!(NodeName);
 
 #[cfg(test)]
 mod tests {

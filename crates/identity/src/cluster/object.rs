@@ -29,6 +29,15 @@ pub struct Metadata {
     creation_timestamp: String,
     /// Present once its deletion was requested.
     deletion_timestamp: Option<IgnoredAny>,
+    /// Absent unless the owners were requested, since their number is a tenant's choice.
+    owner_references: Option<Vec<OwnerReference>>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct OwnerReference {
+    uid: String,
+    controller: bool,
 }
 
 /// `spec` of a pod.
@@ -77,6 +86,12 @@ impl PodObject {
         matches!(self.status.phase.as_str(), "Succeeded" | "Failed")
     }
 
+    /// The UID of its controller, such as its `DaemonSet`. The API server allows one.
+    pub fn controller(&self) -> Option<&str> {
+        let mut owners = self.metadata.owner_references.iter().flatten();
+        owners.find(|owner| owner.controller && !owner.uid.is_empty()).map(|owner| owner.uid.as_str())
+    }
+
     /// Its addresses, of both families. Invalid ones are left out.
     pub fn addresses(&self) -> Vec<IpAddr> {
         match self.status.addresses.as_deref() {
@@ -86,60 +101,6 @@ impl PodObject {
             _ => self.status.address.parse().into_iter().collect(),
         }
     }
-}
-
-/// A pod of which only the owner matters.
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-pub struct OwnedPod {
-    /// Who it is, and its owners.
-    metadata: OwnedMetadata,
-    /// What it was asked to be.
-    spec: Spec,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-struct OwnedMetadata {
-    uid: String,
-    name: String,
-    owner_references: Option<Vec<OwnerReference>>,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct OwnerReference {
-    uid: String,
-    controller: bool,
-}
-
-impl OwnedPod {
-    /// Its UID, not parsed yet.
-    pub fn uid(&self) -> &str {
-        &self.metadata.uid
-    }
-
-    /// Its name.
-    pub fn name(&self) -> &str {
-        &self.metadata.name
-    }
-
-    /// Its service account.
-    pub fn account(&self) -> &str {
-        &self.spec.service_account_name
-    }
-
-    /// The UID of what manages it, such as its `DaemonSet`. The API server allows one.
-    pub fn controller(&self) -> Option<&str> {
-        let mut owners = self.metadata.owner_references.iter().flatten();
-        owners.find(|owner| owner.controller && !owner.uid.is_empty()).map(|owner| owner.uid.as_str())
-    }
-}
-
-/// A list of pods of which only the owners matter.
-#[derive(Debug, Deserialize)]
-pub(super) struct OwnedList {
-    pub(super) items: Option<Vec<OwnedPod>>,
 }
 
 /// A list of pods.

@@ -11,6 +11,7 @@ use serde_json::json;
 use tokio::time::timeout;
 
 use super::client::{Clients, Name};
+use super::hints::Hint;
 use super::{Cluster, ClusterError, JSON, NODE_PREFIX, RESPONSE_TIMEOUT, RequestError, Settings, events};
 
 /// Maximum size of a response, in bytes. Twenty keys have 10 KiB.
@@ -156,7 +157,7 @@ impl OwnCluster {
         let answer = async {
             match head.status {
                 StatusCode::OK | StatusCode::CREATED => Ok(events::read_whole(body, MAX_BYTES).await?.to_vec()),
-                status => Err(events::read_refusal(status, body, |_| "").await),
+                status => Err(events::read_refusal(status, body, Hint::default()).await),
             }
         };
         let answer = timeout(RESPONSE_TIMEOUT, answer).await;

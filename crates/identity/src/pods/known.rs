@@ -4,9 +4,10 @@ use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::mem;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 
 use super::sandboxes::REMEMBERED;
@@ -58,7 +59,7 @@ impl Default for Pods {
 impl Pods {
     /// Replaces all pods by a list.
     pub fn replace(&self, pods: impl IntoIterator<Item = Pod>) {
-        let mut inner = self.lock();
+        let mut inner = self.inner.lock();
         let pods = pods.into_iter().map(|pod| (pod.uid, Arc::new(pod))).collect();
         let before = mem::replace(&mut inner.pods, pods);
         for pod in before.values() {
@@ -71,7 +72,7 @@ impl Pods {
     /// Sets pods that were known before the process began; the API server was last heard from at `heard`. Does nothing
     /// after a list.
     pub fn restore(&self, pods: impl IntoIterator<Item = Pod>, heard: BootTime) {
-        let mut inner = self.lock();
+        let mut inner = self.inner.lock();
         if inner.heard.is_none() {
             inner.pods = pods.into_iter().map(|pod| (pod.uid, Arc::new(pod))).collect();
             (inner.heard, inner.is_unanswered) = (Some(heard), true);
@@ -81,12 +82,12 @@ impl Pods {
 
     /// Records a pod that was added or modified.
     pub fn apply(&self, pod: Pod) {
-        let mut inner = self.lock();
+        let mut inner = self.inner.lock();
         inner.hears();
         if inner.pods.get(&pod.uid).is_none_or(|known| **known != pod) {
             let is_silent = pod.addresses.is_empty();
             let before = inner.pods.insert(pod.uid, Arc::new(pod));
-            // Nothing new about where it was.
+            // It no longer reports addresses: the last ones are remembered.
             if let Some(before) = before.filter(|_| is_silent) {
                 inner.goes(&before);
             }
@@ -96,7 +97,7 @@ impl Pods {
 
     /// Records that a pod is gone.
     pub fn remove(&self, uid: PodUid) {
-        let mut inner = self.lock();
+        let mut inner = self.inner.lock();
         inner.hears();
         if let Some(pod) = inner.pods.remove(&uid) {
             inner.goes(&pod);
@@ -106,35 +107,35 @@ impl Pods {
 
     /// Records that the API server reported no change, such as by a bookmark.
     pub fn heard(&self) {
-        self.lock().hears();
+        self.inner.lock().hears();
     }
 
     /// Records that an attempt to reach the API server failed.
     pub fn unanswered(&self) {
-        self.lock().is_unanswered = true;
+        self.inner.lock().is_unanswered = true;
     }
 
     /// Whether the API server has answered, and the last attempt to reach it did not fail. If not, pods that began
     /// since then are unknown.
     pub fn is_answered(&self) -> bool {
-        let inner = self.lock();
+        let inner = self.inner.lock();
         inner.heard.is_some() && !inner.is_unanswered
     }
 
     pub fn get(&self, uid: PodUid) -> Option<Arc<Pod>> {
-        self.lock().pods.get(&uid).cloned()
+        self.inner.lock().pods.get(&uid).cloned()
     }
 
     /// The pods that may send from this address: not those that share the node's network or have ended.
     pub fn with_address(&self, addr: IpAddr) -> Vec<Arc<Pod>> {
-        let inner = self.lock();
+        let inner = self.inner.lock();
         inner.pods.values().filter(|pod| pod.has_network() && pod.addresses.contains(&addr)).cloned().collect()
     }
 
     /// Whether the API server reports other addresses for a pod, or did until its end in the last minutes. So if the pod had this
     /// one, it gave it to itself.
     pub fn is_elsewhere(&self, uid: PodUid, addr: IpAddr) -> bool {
-        let inner = self.lock();
+        let inner = self.inner.lock();
         let pod = inner.pods.get(&uid).map(|pod| &pod.addresses).filter(|addresses| !addresses.is_empty());
         let addresses = pod.or_else(|| inner.gone.get(&uid).map(|(addresses, _)| addresses));
         addresses.is_some_and(|addresses| !addresses.contains(&addr))
@@ -143,7 +144,7 @@ impl Pods {
     /// The pods for which a token of an account may be requested, the best first: the youngest of those that are not
     /// terminating, because it lives longest.
     pub fn sponsors(&self, namespace: &str, account: &str) -> Vec<Arc<Pod>> {
-        let inner = self.lock();
+        let inner = self.inner.lock();
         let is_of = |pod: &&Arc<Pod>| pod.has_identity() && *pod.namespace == *namespace && *pod.account == *account;
         let mut pods: Vec<_> = inner.pods.values().filter(is_of).cloned().collect();
         pods.sort_by_key(|pod| (pod.terminating, Reverse(pod.created)));
@@ -151,16 +152,16 @@ impl Pods {
     }
 
     pub fn all(&self) -> Vec<Arc<Pod>> {
-        self.lock().pods.values().cloned().collect()
+        self.inner.lock().pods.values().cloned().collect()
     }
 
     pub fn count(&self) -> usize {
-        self.lock().pods.len()
+        self.inner.lock().pods.len()
     }
 
     /// Last time the API server was heard from. `None` before the first list or [`Pods::restore`].
     pub fn last_heard(&self) -> Option<BootTime> {
-        self.lock().heard
+        self.inner.lock().heard
     }
 
     /// Waits for the first list, or for restored pods.
@@ -184,7 +185,7 @@ impl Pods {
 
     /// Time since the API server was last heard from. `None` before the first list or [`Pods::restore`].
     pub fn age(&self) -> Option<Duration> {
-        self.lock().heard.map(|heard| BootTime::now().since(heard))
+        self.inner.lock().heard.map(|heard| BootTime::now().since(heard))
     }
 
     /// A receiver that is notified of each change.
@@ -194,11 +195,6 @@ impl Pods {
 
     fn changed(&self) {
         self.changes.send_modify(|changes| *changes += 1);
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Inner> {
-        // Nothing panics while it is locked.
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -269,7 +265,7 @@ mod tests {
         pods.apply(pod("4", &["10.8.0.9"]));
         pods.replace([]);
         assert_eq!(all(), [[false, false]; 3]);
-        assert_eq!(pods.lock().gone.len(), 1);
+        assert_eq!(pods.inner.lock().gone.len(), 1);
     }
 
     #[test]

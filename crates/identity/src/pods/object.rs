@@ -1,4 +1,4 @@
-//! Reads a [`Pod`] from what the API server says.
+//! [`read`]: converts the API server's object into a [`Pod`].
 
 use super::{Pod, PodUid};
 use crate::cluster::{NodeName, PodObject};

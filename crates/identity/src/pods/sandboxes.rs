@@ -4,9 +4,10 @@ use std::collections::HashMap;
 use std::mem;
 use std::net::IpAddr;
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use smallvec::SmallVec;
 
 use super::PodUid;
@@ -18,7 +19,7 @@ use base::clock::BootTime;
 const MAX_ADDRESSES: usize = 32;
 
 /// Interval at which addresses that have not changed for [`SETTLED`] are read again. Each new connection needs a scan, which
-/// is to be short. It is for the pods that are new since the last one. An address that an older pod gives itself can wait.
+/// should be short: it must find the pods that are new since the last one. An address that an older pod gives itself can wait.
 const REREAD: Duration = Duration::from_secs(1);
 
 /// The sandboxes of this node, from its `/proc`. Needs one open file for each.
@@ -91,7 +92,7 @@ struct Table {
     node: Vec<IpAddr>,
 }
 
-/// An address that a sandbox had, and lost or took along when it ended.
+/// An address that a sandbox lost, either while it ran or when it ended.
 #[derive(Debug, Clone, Copy)]
 struct Lost {
     addr: IpAddr,
@@ -203,9 +204,8 @@ impl Sandboxes {
     /// Finds new sandboxes, new addresses, and sandboxes that are gone. Reads only processes that are new since the
     /// last scan, or so young that they may not be in their pod yet.
     pub fn scan(&self) -> Scanned {
-        // Nothing panics while it is locked.
-        let mut scanner = self.scanner.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut sandboxes = self.lock().sandboxes.clone();
+        let mut scanner = self.scanner.lock();
+        let mut sandboxes = self.table.lock().sandboxes.clone();
         sandboxes.retain(|_, known| known.may_be_alive());
         let Ok(found) = scanner.scan(&self.proc, &ages(&sandboxes)) else {
             return Scanned { sandboxes: self.count(), unreadable: 1, ..Scanned::default() };
@@ -232,7 +232,7 @@ impl Sandboxes {
             unreadable: found.unreadable,
             cost: Duration::ZERO,
         };
-        let mut table = self.lock();
+        let mut table = self.table.lock();
         let before = table.renew(sandboxes, &ended);
         if let Ok(node) = node {
             table.node = node;
@@ -265,7 +265,7 @@ impl Sandboxes {
     /// The sandboxes that had this address at the last scan, or in the five minutes before, whether they live or not.
     pub fn recent_holders(&self, addr: IpAddr) -> SmallVec<[Sandbox; 2]> {
         let addr = addr.to_canonical();
-        let table = self.lock();
+        let table = self.table.lock();
         let having = table.sandboxes.iter().filter(|(_, known)| known.addresses.contains(&addr));
         let lost = table.lost.values().flatten().filter(|lost| lost.addr == addr);
         having.map(|(uid, known)| known.sandbox(*uid)).chain(lost.map(|lost| lost.by)).collect()
@@ -273,7 +273,9 @@ impl Sandboxes {
 
     /// Whether the sandbox of a pod is alive: its oldest process runs.
     pub fn is_alive(&self, uid: PodUid) -> bool {
-        let Some(anchor) = self.lock().sandboxes.get(&uid).map(|known| Arc::clone(&known.anchor)) else { return false };
+        let Some(anchor) = self.table.lock().sandboxes.get(&uid).map(|known| Arc::clone(&known.anchor)) else {
+            return false;
+        };
         let is_running = anchor.is_running();
         if matches!(is_running, Ok(false)) {
             self.forget(uid, &anchor);
@@ -283,7 +285,7 @@ impl Sandboxes {
 
     /// The anchor that the last scan found for a pod, if it still runs.
     pub fn anchor(&self, uid: PodUid) -> Anchor {
-        let Some(known) = self.lock().sandboxes.get(&uid).cloned() else { return Anchor::None };
+        let Some(known) = self.table.lock().sandboxes.get(&uid).cloned() else { return Anchor::None };
         match known.anchor.is_running() {
             Ok(true) if known.had_addresses || !known.addresses.is_empty() => Anchor::Networked(known.sandbox(uid)),
             Ok(true) => Anchor::Bare(known.sandbox(uid)),
@@ -293,12 +295,12 @@ impl Sandboxes {
 
     /// The addresses of a pod, as of the last scan.
     pub fn addresses(&self, uid: PodUid) -> Vec<IpAddr> {
-        self.lock().sandboxes.get(&uid).map(|known| known.addresses.to_vec()).unwrap_or_default()
+        self.table.lock().sandboxes.get(&uid).map(|known| known.addresses.to_vec()).unwrap_or_default()
     }
 
     /// The addresses that more than one sandbox had at the last scan.
     pub fn contested(&self) -> Vec<IpAddr> {
-        let table = self.lock();
+        let table = self.table.lock();
         let mut addresses: Vec<IpAddr> = table.sandboxes.values().flat_map(|known| known.addresses.clone()).collect();
         drop(table);
         addresses.sort_unstable();
@@ -319,36 +321,31 @@ impl Sandboxes {
         if matches!(addr, IpAddr::V6(addr) if addr.is_unicast_link_local()) {
             return false;
         }
-        let was = self.lock().node.binary_search(&addr).is_ok();
+        let was = self.table.lock().node.binary_search(&addr).is_ok();
         // The node may have lost it, and a pod may have it now.
         was && self.proc.node_has(addr).unwrap_or(false)
     }
 
     /// The number of sandboxes, as of the last scan.
     pub fn count(&self) -> usize {
-        self.lock().sandboxes.len()
+        self.table.lock().sandboxes.len()
     }
 
     /// The sandboxes that had this address at the last scan.
     fn candidates(&self, addr: IpAddr) -> SmallVec<[(PodUid, Arc<Process>); 2]> {
-        let table = self.lock();
+        let table = self.table.lock();
         let having = table.sandboxes.iter().filter(|(_, known)| known.addresses.contains(&addr));
         having.map(|(uid, known)| (*uid, Arc::clone(&known.anchor))).collect()
     }
 
     /// Forgets a sandbox, unless it has another anchor by now.
     fn forget(&self, uid: PodUid, anchor: &Arc<Process>) {
-        let mut table = self.lock();
+        let mut table = self.table.lock();
         if table.sandboxes.get(&uid).is_some_and(|known| Arc::ptr_eq(&known.anchor, anchor))
             && let Some(ended) = table.sandboxes.remove(&uid)
         {
             table.lose(uid, &ended, &[]);
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Table> {
-        // Nothing panics while it is locked.
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -283,7 +283,7 @@ fn measured(scan: impl FnOnce() -> Scanned) -> Scanned {
 
 /// Turns a panic into a failed scan: a hostile process must not end all scans through a bug.
 fn unless_panicked(scan: impl FnOnce() -> Scanned) -> Result<Scanned, Failure> {
-    // Unwind safe: a scan replaces the known state only when it is complete, and later scans use its locks even if poisoned.
+    // Unwind safe: a scan replaces the known state only when it is complete, and a panic releases its locks.
     catch_unwind(AssertUnwindSafe(scan)).map_err(|_| Failure::Panicked)
 }
 

@@ -200,7 +200,7 @@ impl<F: Fn(WatchEvent<'_>)> Watch<F> {
         pod
     }
 
-    /// Decides how the next attempt begins, and logs what is new.
+    /// Decides how the next attempt begins, and logs changes.
     fn failed(&mut self, error: &RequestError) {
         let failure = error.failure();
         // Expected after a long outage; and it is an answer.

@@ -115,7 +115,7 @@ async fn a_scan_that_takes_too_long_is_given_up_and_the_answer_says_so() {
     assert_eq!(told(node.wait(ADDR).await.expect("no panic")), Err(Missing::Scan));
     assert_eq!(began.elapsed(), Duration::from_secs(2));
     assert_eq!(node.identity.degraded(), None);
-    let text = node.identity.explain("a", "p1").await;
+    let text = node.identity.whois("a", "p1").await.to_string();
     assert!(text.contains("kernel           its processes could not be looked at in time"), "{text}");
     let degraded = node.identity.degraded().expect("degraded");
     assert_eq!(

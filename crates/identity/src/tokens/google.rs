@@ -10,6 +10,7 @@ use http::{Request, Response, StatusCode};
 use serde::Deserialize;
 use zeroize::{Zeroize, Zeroizing};
 
+use super::not_given::{NotGiven, Said};
 use super::secret::Secret;
 use crate::workloads::{Federation, QuotaProject};
 use http_client::renewed::Renewed;
@@ -22,9 +23,6 @@ const LIMITS: Limits = Limits { timeout: Duration::from_secs(5), max_body_bytes:
 
 /// Maximum unused connections to each server, for the moment when a node starts.
 const MAX_IDLE: usize = 4;
-
-/// Maximum length of a server's error message that is passed on, in characters.
-const MAX_TEXT: usize = 600;
 
 /// Delay after 429 if the server names none.
 const DEFAULT_RETRY_AFTER: Duration = Duration::from_secs(1);
@@ -71,17 +69,6 @@ pub(super) struct Call<'a> {
     pub(super) body: Zeroizing<Vec<u8>>,
 }
 
-/// Reason why there is no successful response.
-#[derive(Debug)]
-pub(super) enum CallError {
-    /// No response, or a server error.
-    Failed(String),
-    /// Too many requests: 429, or `RESOURCE_EXHAUSTED` with another status. None is sent before this time has passed.
-    Throttled(Duration),
-    /// A refusal with another status, and its body.
-    Refused(StatusCode, Bytes),
-}
-
 impl Google {
     /// Reads the certificates to trust, and reads them again when they may have changed. Connects to nothing yet.
     pub fn new(federation: &Federation) -> Result<Self, CaError> {
@@ -116,22 +103,23 @@ impl Google {
         Self { transport: Box::new(transport) }
     }
 
-    /// Sends a request, and returns a response with status 200.
-    pub(super) async fn post(&self, call: Call<'_>) -> Result<Response<Bytes>, CallError> {
-        let request = request(call).map_err(|error| CallError::Failed(error.to_string()))?;
+    /// Sends a request with the token `sent`, and returns a response with status 200.
+    pub(super) async fn post(&self, call: Call<'_>, sent: &Secret) -> Result<Response<Bytes>, NotGiven> {
+        let refused = |status, body: &Bytes| NotGiven::Refused(Said::read(status, body, sent));
+        let request = request(call).map_err(|error| NotGiven::Failed(error.to_string()))?;
         let response = self.transport.send(request).await.map_err(|error| match error.status() {
             // A refusal whose body is too large or cut short is still a refusal.
-            Some(status) if status.is_client_error() => CallError::Refused(status, Bytes::new()),
-            _ => CallError::Failed(words(&error)),
+            Some(status) if status.is_client_error() => refused(status, &Bytes::new()),
+            _ => NotGiven::Failed(words(&error)),
         })?;
         match response.status() {
             StatusCode::OK => Ok(response),
-            StatusCode::TOO_MANY_REQUESTS => Err(CallError::Throttled(retry_after(&response))),
-            _ if is_used_up(response.body()) => Err(CallError::Throttled(retry_after(&response))),
+            StatusCode::TOO_MANY_REQUESTS => Err(NotGiven::Throttled(retry_after(&response))),
+            _ if is_used_up(response.body()) => Err(NotGiven::Throttled(retry_after(&response))),
             status if status.is_client_error() && status != StatusCode::REQUEST_TIMEOUT => {
-                Err(CallError::Refused(status, response.into_body()))
+                Err(refused(status, response.body()))
             }
-            status => Err(CallError::Failed(format!("it answered {status}"))),
+            status => Err(NotGiven::Failed(format!("it answered {status}"))),
         }
     }
 }
@@ -179,13 +167,6 @@ fn is_used_up(body: &Bytes) -> bool {
 fn retry_after(response: &Response<Bytes>) -> Duration {
     let seconds = response.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.trim().parse().ok());
     seconds.map_or(DEFAULT_RETRY_AFTER, Duration::from_secs)
-}
-
-/// The beginning of a server's message, without the token that was sent to it and without characters that could break
-/// lines in a log.
-pub(super) fn quoted(words: &str, sent: &Secret) -> String {
-    let words = words.replace(sent.text.as_str(), "[redacted]");
-    words.chars().filter(|char| !char.is_control()).take(MAX_TEXT).collect()
 }
 
 /// Wipes a response that contained a token, unless it shares a buffer that is still in use.

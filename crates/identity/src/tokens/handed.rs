@@ -1,8 +1,8 @@
-//! [`WorkloadRecord`]: what is kept for a workload, on its way to the process that takes over.
+//! [`WorkloadRecord`]: the state kept for a workload, as it is handed over to the next process.
 //!
-//! A workload has no number in a record, since each process has numbers of its own. It is taken over if a pod of this node has its
-//! account by the API server's word, and if nothing else is known of the account. All values are parsed as those of the API
-//! server's and Google's answers are. Times are those of `CLOCK_BOOTTIME`, which all processes of a node share.
+//! A record has no number, because each process numbers workloads by itself. It is accepted if the API server lists a pod of this
+//! node with its account, and if this process knows nothing else about the account. All values are parsed like those in responses of
+//! the API server and of Google. Times are those of `CLOCK_BOOTTIME`, which all processes of a node share.
 
 use std::fmt;
 use std::sync::Arc;
@@ -18,7 +18,8 @@ use super::kept::Ask;
 use super::secret::Secret;
 use super::stage::{Failed, Stage};
 use crate::AccountName;
-use crate::workloads::{Annotations, Link, Workload};
+use crate::cluster::Annotations;
+use crate::workloads::{Link, Workload};
 use base::clock::BootTime;
 use protocol::metadata::WorkloadId;
 use protocol::metadata::token::MAX_LIFE_SECONDS;
@@ -26,22 +27,22 @@ use proxy::failure::Withheld;
 use proxy::single_flight::Remembered;
 use proxy::tokens::{NoToken, Refused, TokenKind};
 
-/// Longest token of any step. Google allows itself 12 KiB.
+/// Maximum length of a token of any step, in bytes. Google documents 12 KiB.
 const MAX_TOKEN: usize = 16 << 10;
 
-/// Longest UID of an account.
+/// Maximum length of an account's UID, in bytes.
 const MAX_UID: usize = 64;
 
 /// Maximum Google tokens of a workload that are not collected yet.
 const MAX_ASKS: usize = 64;
 
-/// Longest scopes or audience.
+/// Maximum length of scopes or an audience, in bytes.
 const MAX_WHAT: usize = 8 << 10;
 
 /// Maximum bytes of the refusals of a workload's Google tokens. Its pods may cause many, and tokens of others need the room.
 const MAX_REFUSALS: usize = 8 << 10;
 
-/// Longest time for which a refusal is the answer, and most headers that it has.
+/// Maximum remaining time of a refusal, and maximum number of its headers.
 const MAX_REFUSAL: Duration = Duration::from_secs(120);
 const MAX_HEADERS: usize = 32;
 
@@ -51,7 +52,7 @@ const HANDED_OVER: Duration = Duration::from_secs(120);
 /// Maximum time to wait for tokens that are being fetched.
 const MAX_SETTLING: Duration = Duration::from_millis(500);
 
-/// A workload, and what each of its steps knows.
+/// A workload, and the state of each of its steps.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct WorkloadRecord {
@@ -59,9 +60,9 @@ pub struct WorkloadRecord {
     name: String,
     uid: String,
     link: LinkRecord,
-    /// When the account is due to be read again.
+    /// Time at which the account is due to be read again.
     due: u64,
-    /// When a token of it was last asked for. 0 if none was.
+    /// Time of the last request for one of its tokens. 0 if there was none.
     asked: u64,
     /// Whether its tokens are fetched in advance although it has no link.
     is_asker: bool,
@@ -100,7 +101,7 @@ struct SecretRecord {
     text: Zeroizing<String>,
     asked: u64,
     expires: u64,
-    /// From when on it should be renewed. Were it drawn again, many would be due at once.
+    /// Time from which it should be renewed. If it were drawn again, many would be due at once.
     due: u64,
 }
 
@@ -114,16 +115,16 @@ struct RefusalRecord {
     failures: u32,
 }
 
-/// Why a record was not taken over.
+/// Reason for rejecting a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum NotTaken {
-    /// A value that no account or token has.
+    /// A value is not one of any account or token.
     #[error("it is invalid")]
     Invalid,
     /// No pod of this node has the account.
     #[error("no pod has the account")]
     NoPod,
-    /// The account is not what it was.
+    /// The account has changed.
     #[error("the account has changed")]
     Changed,
 }
@@ -168,7 +169,7 @@ impl WorkloadSource {
         renewals.rest(HANDED_OVER, BootTime::now());
     }
 
-    /// The workloads of which something may be handed over.
+    /// The workloads that can be handed over.
     pub fn exported(&self) -> Vec<ExportedWorkload> {
         let all = self.means.workloads.all().into_iter();
         all.filter_map(|(number, workload)| {
@@ -221,7 +222,7 @@ impl WorkloadSource {
             uid: uid.into(),
             link: Ok(link.parse().ok_or(NotTaken::Invalid)?),
         };
-        // All of it is checked before any of it is believed.
+        // Everything is checked before anything takes effect.
         let [subject, federated] = [subject, federated].map(|stage| stage.checked(now));
         let (subject, federated) = (subject?, federated?);
         let google: Vec<_> = google
@@ -266,13 +267,12 @@ impl LinkRecord {
         }
     }
 
-    fn parse(&self) -> Option<Link> {
-        let delegates = serde_json::to_string(&self.delegates).ok()?;
+    fn parse(self) -> Option<Link> {
         let annotations = Annotations {
-            google_account: self.google_account.as_deref(),
-            delegates: (!self.delegates.is_empty()).then_some(&*delegates),
-            quota_project: self.quota_project.as_deref(),
-            principal_as_email: self.principal_as_email.then_some("true"),
+            google_account: self.google_account,
+            delegates: Some(serde_json::to_string(&self.delegates).ok()?),
+            quota_project: self.quota_project,
+            principal_as_email: self.principal_as_email.then(|| "true".to_owned()),
         };
         Link::parse(&annotations).ok()
     }
@@ -329,7 +329,7 @@ impl SecretRecord {
 }
 
 impl RefusalRecord {
-    /// `None` for a failure: whatever failed may work for the other process.
+    /// `None` for a failure, because the other process may succeed.
     fn of(refusal: &Remembered<NoToken>, failures: u32) -> Option<Self> {
         let NoToken::Refused(refused) = &refusal.what else { return None };
         let header = |(name, value): (&HeaderName, &HeaderValue)| {
@@ -349,7 +349,7 @@ impl RefusalRecord {
         self.body.len() + self.headers.iter().map(|(name, value)| name.len() + value.len()).sum::<usize>()
     }
 
-    /// `None` if it does not hold any more.
+    /// `None` if it has expired.
     fn checked(self, now: BootTime) -> Result<Option<Failed>, NotTaken> {
         let status = StatusCode::from_u16(self.status).map_err(|_| NotTaken::Invalid)?;
         let until = BootTime::from_nanos(self.until);

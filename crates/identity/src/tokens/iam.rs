@@ -77,7 +77,7 @@ impl Impersonation<'_> {
             quota_project: self.link.quota_project.as_ref(),
             body: Zeroizing::new(self.body().to_string().into_bytes()),
         };
-        let response = google.post(call).await.map_err(|error| NotGiven::new(error, self.federated))?;
+        let response = google.post(call, self.federated).await?;
         let answer = match self.what {
             What::Access(_) => access(&response),
             What::Identity(_) => identity_token(&response),
@@ -120,7 +120,7 @@ impl Impersonation<'_> {
         match error {
             NotGiven::Failed(why) => NotIssued::Halt(Halt::failed(ExchangeFailure::Iam(why))),
             NotGiven::Throttled(retry_after) => NotIssued::Halt(Halt::throttled(
-                if self.link.quota_project.is_some() { Withheld::Pace } else { Withheld::Quota },
+                Withheld::Pace,
                 format!("Unable to generate {kind} token; IAM returned 429 Too Many Requests.\n"),
                 retry_after,
             )),
@@ -161,15 +161,15 @@ mod tests {
     use base64::Engine as _;
     use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 
-    use super::super::google::CallError;
+    use super::super::not_given::Said;
     use super::*;
-    use crate::workloads::Annotations;
+    use crate::cluster::Annotations;
     use proxy::tokens::NoToken;
 
     fn link() -> Link {
         Link::parse(&Annotations {
-            google_account: Some("app@shop.iam.gserviceaccount.com"),
-            delegates: Some(r#"["via@shop.iam.gserviceaccount.com"]"#),
+            google_account: Some("app@shop.iam.gserviceaccount.com".to_owned()),
+            delegates: Some(r#"["via@shop.iam.gserviceaccount.com"]"#.to_owned()),
             ..Annotations::default()
         })
         .expect("a link")
@@ -203,8 +203,8 @@ mod tests {
     #[test]
     fn refusals_have_iams_status_and_googles_text_and_never_a_token() {
         let refused = |what, status, body: &str| {
-            let refused = CallError::Refused(status, body.to_owned().into());
-            let issued = with(what, |it| it.not_issued(NotGiven::new(refused, it.federated)));
+            let body = body.to_owned().into();
+            let issued = with(what, |it| it.not_issued(NotGiven::Refused(Said::read(status, &body, it.federated))));
             let NotIssued::Halt(Halt { why: NoToken::Refused(refused), rest: Rest::Doubling, .. }) = issued else {
                 panic!("{status}")
             };

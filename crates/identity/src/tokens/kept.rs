@@ -2,10 +2,11 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 
 use super::pace::Pace;
@@ -74,7 +75,7 @@ impl Ask {
         Self { kind: TokenKind::Access, what: Box::default(), bound_to: None }
     }
 
-    /// The scopes that the Security Token Service is asked for, separated by spaces.
+    /// The scopes to request from the Security Token Service, separated by spaces.
     pub(super) fn scopes(&self) -> String {
         if self.what.is_empty() { CLOUD_PLATFORM.to_owned() } else { self.what.replace(',', " ") }
     }
@@ -104,19 +105,19 @@ impl Default for Stages {
 
 impl fmt::Debug for Stages {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Stages").field("google", &self.google().len()).finish_non_exhaustive()
+        f.debug_struct("Stages").field("google", &self.google.lock().len()).finish_non_exhaustive()
     }
 }
 
 impl Kept {
     /// Deletes the tokens of a workload that is gone. They are wiped with the last flight that has them.
     pub fn forget(&self, number: WorkloadId) {
-        self.lock().stages.remove(&number);
+        self.0.lock().stages.remove(&number);
     }
 
     /// The steps of a workload.
     pub(super) fn of(&self, number: WorkloadId, now: BootTime) -> Arc<Stages> {
-        let mut by_number = self.lock();
+        let mut by_number = self.0.lock();
         if by_number.swept.is_none_or(|swept| now.since(swept) >= SWEEP_INTERVAL) {
             by_number.swept = Some(now);
             by_number.stages.values().for_each(|stages| stages.sweep(now));
@@ -126,18 +127,18 @@ impl Kept {
 
     /// The steps of a workload, if something is kept for it.
     pub(super) fn find(&self, number: WorkloadId) -> Option<Arc<Stages>> {
-        self.lock().stages.get(&number).cloned()
+        self.0.lock().stages.get(&number).cloned()
     }
 
     /// The steps of all workloads.
     pub(super) fn all(&self) -> Vec<Arc<Stages>> {
-        self.lock().stages.values().cloned().collect()
+        self.0.lock().stages.values().cloned().collect()
     }
 
     /// The number of workloads in use, and those whose Kubernetes or federated token is due for renewal, with its end. The one that
     /// ends first is first.
     pub(super) fn aging(&self, now: BootTime) -> (usize, Vec<(BootTime, WorkloadId)>) {
-        let by_number = self.lock();
+        let by_number = self.0.lock();
         let in_use = by_number.stages.iter().filter(|(_, stages)| stages.is_in_use(now));
         let mut count = 0;
         let mut aging: Vec<_> = in_use
@@ -150,12 +151,7 @@ impl Kept {
 
     #[cfg(test)]
     pub(super) fn is_empty(&self) -> bool {
-        self.lock().stages.is_empty()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, ByNumber> {
-        // Nothing panics while it is locked.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().stages.is_empty()
     }
 }
 
@@ -165,14 +161,14 @@ impl Stages {
         self.asked.store(now.as_nanos(), Relaxed);
     }
 
-    /// When a token was last asked for, in nanoseconds of [`BootTime`]. 0 if none was.
+    /// Time of the last request for a token, in nanoseconds of [`BootTime`]. 0 if there was none.
     pub(super) fn last_asked(&self) -> u64 {
         self.asked.load(Relaxed)
     }
 
     /// The Google tokens that are not collected yet, and refusals.
     pub(super) fn google_stages(&self) -> Vec<(Ask, Stage)> {
-        self.google().iter().map(|(ask, stage)| (ask.clone(), stage.clone())).collect()
+        self.google.lock().iter().map(|(ask, stage)| (ask.clone(), stage.clone())).collect()
     }
 
     /// Whether a token was requested.
@@ -191,7 +187,7 @@ impl Stages {
 
     /// The step for a Google token.
     pub(super) fn google_token(&self, ask: &Ask, now: BootTime) -> Result<Stage, NoToken> {
-        let mut google = self.google();
+        let mut google = self.google.lock();
         if let Some(stage) = google.get(ask) {
             return Ok(stage.clone());
         }
@@ -210,7 +206,7 @@ impl Stages {
 
     /// Records that the token cache has the token of this step now.
     pub(super) fn collected(&self, ask: &Ask, stage: &Stage) {
-        let mut google = self.google();
+        let mut google = self.google.lock();
         if google.get(ask).is_some_and(|known| known == stage && !known.is_flying()) {
             google.remove(ask);
         }
@@ -218,18 +214,13 @@ impl Stages {
 
     #[cfg(test)]
     pub(super) fn google_is_empty(&self) -> bool {
-        self.google().is_empty()
+        self.google.lock().is_empty()
     }
 
     fn sweep(&self, now: BootTime) {
         self.subject.sweep(Want::Valid, now);
         self.federated.sweep(Want::Valid, now);
-        self.google().retain(|ask, stage| !stage.sweep(ask.want(), now));
-    }
-
-    fn google(&self) -> MutexGuard<'_, HashMap<Ask, Stage>> {
-        // Nothing panics while it is locked.
-        self.google.lock().unwrap_or_else(PoisonError::into_inner)
+        self.google.lock().retain(|ask, stage| !stage.sweep(ask.want(), now));
     }
 }
 
@@ -248,10 +239,10 @@ mod tests {
         for number in 0..1000 {
             stages.google_token(&ask(number), now).expect("nothing is under way");
         }
-        assert!(stages.google().len() <= MAX_ASKS);
+        assert!(stages.google.lock().len() <= MAX_ASKS);
         let stage = stages.google_token(&ask(999), now).expect("room");
         stages.collected(&ask(999), &stage);
-        assert!(!stages.google().contains_key(&ask(999)));
+        assert!(!stages.google.lock().contains_key(&ask(999)));
     }
 
     #[test]

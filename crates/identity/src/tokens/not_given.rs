@@ -7,9 +7,11 @@ use bytes::Bytes;
 use http::StatusCode;
 use serde::Deserialize;
 
-use super::google::{CallError, quoted};
 use super::secret::Secret;
 use super::server::Fault;
+
+/// Maximum length of a server's error message that is passed on, in characters.
+const MAX_TEXT: usize = 600;
 
 /// The reason why one of Google's servers gave no token.
 #[derive(Debug, Clone)]
@@ -75,15 +77,6 @@ struct Metadata {
 }
 
 impl NotGiven {
-    /// The error of a request with this token.
-    pub(super) fn new(error: CallError, sent: &Secret) -> Self {
-        match error {
-            CallError::Failed(why) => Self::Failed(why),
-            CallError::Throttled(retry_after) => Self::Throttled(retry_after),
-            CallError::Refused(status, body) => Self::Refused(Said::read(status, &body, sent)),
-        }
-    }
-
     /// A successful response without a token.
     pub(super) fn not_a_token() -> Self {
         Self::Failed("its answer is not a token".to_owned())
@@ -104,7 +97,8 @@ impl Fault for NotGiven {
 }
 
 impl Said {
-    fn read(status: StatusCode, body: &Bytes, sent: &Secret) -> Self {
+    /// Reads a response to a request with this token.
+    pub(super) fn read(status: StatusCode, body: &Bytes, sent: &Secret) -> Self {
         let quoted = |text: &str| quoted(text, sent);
         let said = |message: &str| Self {
             status,
@@ -127,6 +121,13 @@ impl Said {
             _ => said(&String::from_utf8_lossy(body)),
         }
     }
+}
+
+/// The beginning of a server's message, without the token that was sent to it and without characters that could break
+/// lines in a log.
+fn quoted(words: &str, sent: &Secret) -> String {
+    let words = words.replace(sent.text.as_str(), "[redacted]");
+    words.chars().filter(|char| !char.is_control()).take(MAX_TEXT).collect()
 }
 
 impl fmt::Display for Said {

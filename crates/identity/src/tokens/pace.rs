@@ -104,14 +104,14 @@ impl RenewalPace {
     }
 
     /// Records what came of the renewal of a token that ends at `expires`, for which a turn was taken.
-    pub(super) fn ended<T>(&self, outcome: Result<T, &NoToken>, expires: BootTime, now: BootTime, random: f64) {
-        match outcome {
-            Ok(_) => self.failures.store(0, Relaxed),
+    pub(super) fn ended(&self, failure: Option<&NoToken>, expires: BootTime, now: BootTime, random: f64) {
+        match failure {
+            None => self.failures.store(0, Relaxed),
             // That is one workload's, and takes nothing from the others.
-            Err(NoToken::Refused(refused)) if refused.status.is_client_error() => {
+            Some(NoToken::Refused(refused)) if refused.status.is_client_error() => {
                 self.pace.used_until.store(0, Relaxed);
             }
-            Err(NoToken::Refused(_) | NoToken::Failed(_) | NoToken::Overloaded(_)) => {
+            Some(NoToken::Refused(_) | NoToken::Failed(_) | NoToken::Overloaded(_)) => {
                 let failures = self.failures.load(Relaxed).saturating_add(1);
                 self.failures.store(failures, Relaxed);
                 let longest = self.interval().min(expires.since(now).max(ENDS_SOON) / PART_OF_LIFE);
@@ -169,8 +169,7 @@ mod tests {
         let renewals = RenewalPace::default();
         renewals.share(30);
         let refused = |status| refused(StatusCode::from_u16(status).expect("a status"), "no");
-        let ended =
-            |why: NoToken, at: BootTime| renewals.ended::<()>(Err(&why), at + Duration::from_secs(900), at, 0.0);
+        let ended = |why: NoToken, at: BootTime| renewals.ended(Some(&why), at + Duration::from_secs(900), at, 0.0);
         for _ in 0..100 {
             assert!(renewals.take(at(0)));
             ended(refused(403), at(0));
@@ -183,7 +182,7 @@ mod tests {
             waited += pause;
         }
         assert!(renewals.take(at(waited)));
-        renewals.ended(Ok(()), at(waited), at(waited), 0.0);
+        renewals.ended(None, at(waited), at(waited), 0.0);
         assert!(renewals.take(at(waited + 50_000)));
         ended(refused(503), at(waited + 50_000));
         assert!(renewals.take(at(waited + 50_600)), "it worked meanwhile");
@@ -194,7 +193,7 @@ mod tests {
             let now = at(10_000_000 + left);
             for _ in 0..20 {
                 let why = refused(503);
-                renewals.ended::<()>(Err(&why), now + Duration::from_secs(left), now, 0.0);
+                renewals.ended(Some(&why), now + Duration::from_secs(left), now, 0.0);
             }
             let turn = now + Duration::from_secs(pause);
             assert!(!renewals.take(turn - Duration::from_millis(1)) && renewals.take(turn), "{left}");
@@ -214,7 +213,7 @@ mod tests {
                     match second.checked_sub(1200) {
                         None => {
                             let why = refused(StatusCode::SERVICE_UNAVAILABLE, "it is away");
-                            renewals.ended::<()>(Err(&why), now + Duration::from_secs(900), now, fastrand::f64());
+                            renewals.ended(Some(&why), now + Duration::from_secs(900), now, fastrand::f64());
                         }
                         Some(second) => seconds[second] += 1,
                     }

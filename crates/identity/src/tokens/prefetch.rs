@@ -19,9 +19,10 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashSet};
 use std::convert::Infallible;
 use std::future::pending;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::task::JoinSet;
 
 use super::WorkloadSource;
@@ -65,7 +66,7 @@ pub(super) struct Askers(Mutex<HashSet<AccountKey>>);
 impl Askers {
     /// Records a request by a pod of this account.
     pub(super) fn saw(&self, workload: &Workload) {
-        let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut seen = self.0.lock();
         let key = key_of(workload);
         if seen.len() >= MAX_ASKERS && !seen.contains(&key) {
             // Most of these accounts are gone. Those in use are recorded again.
@@ -75,7 +76,7 @@ impl Askers {
     }
 
     pub(super) fn has(&self, workload: &Workload) -> bool {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).contains(&key_of(workload))
+        self.0.lock().contains(&key_of(workload))
     }
 }
 

@@ -9,9 +9,9 @@
 //! If it does not come within [`TURN`], the next request is let through.
 
 use std::collections::VecDeque;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use parking_lot::{Mutex, MutexGuard};
 use tokio::time::Instant;
 
 use base::backoff::{Backoff, Jitter};
@@ -160,8 +160,7 @@ impl Quota {
     }
 
     fn lock(&self) -> MutexGuard<'_, Intervals> {
-        // Nothing panics while it is locked.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 

@@ -1,12 +1,14 @@
 //! [`Quotas`]: what is known of a server's quotas, one for each project that it charges.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::quota::Quota;
 use crate::workloads::{Link, QuotaProject};
+use proxy::failure::Withheld;
 use proxy::tokens::Urgency;
 
 /// Quotas from which on those that hold nothing back are forgotten. Only hostile pods have so many projects on a node.
@@ -23,6 +25,11 @@ impl Payer {
         let annotated = link.quota_project.as_ref().map(QuotaProject::as_str);
         Self(annotated.or_else(|| Some(link.google_account.as_ref()?.project())).map(Arc::from))
     }
+
+    /// Whom it affects that the quota is used up.
+    pub(super) fn withheld(&self) -> Withheld {
+        if self.0.is_none() { Withheld::Quota } else { Withheld::Pace }
+    }
 }
 
 /// The quotas of a server.
@@ -32,8 +39,7 @@ pub(super) struct Quotas(Mutex<HashMap<Payer, Arc<Quota>>>);
 impl Quotas {
     /// The quota of a project.
     pub(super) fn of(&self, payer: &Payer, now: Instant) -> Arc<Quota> {
-        // Nothing panics while it is locked.
-        let mut quotas = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut quotas = self.0.lock();
         if let Some(quota) = quotas.get(payer) {
             return Arc::clone(quota);
         }
@@ -52,10 +58,11 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::workloads::Annotations;
+    use crate::cluster::Annotations;
 
     fn payer(google_account: &str, quota_project: Option<&str>) -> Payer {
-        let annotations = Annotations { google_account: Some(google_account), quota_project, ..Annotations::default() };
+        let (google_account, quota_project) = (Some(google_account.to_owned()), quota_project.map(str::to_owned));
+        let annotations = Annotations { google_account, quota_project, ..Annotations::default() };
         Payer::at_iam(&Link::parse(&annotations).expect("a link"))
     }
 
@@ -79,7 +86,7 @@ mod tests {
         for number in 0..1000 {
             quotas.of(&payer(&format!("app@shop-{number}.iam.gserviceaccount.com"), None), now);
         }
-        assert!(quotas.0.lock().expect("no panic").len() <= MAX_QUOTAS);
+        assert!(quotas.0.lock().len() <= MAX_QUOTAS);
         assert!(!quotas.of(&shop, now).left(Urgency::Demanded, now).is_zero());
     }
 }

@@ -68,7 +68,7 @@ impl WorkloadSource {
                 break;
             }
         }
-        renewals.ended(outcome.as_ref(), expires, BootTime::now(), fastrand::f64());
+        renewals.ended(outcome.as_ref().err(), expires, BootTime::now(), fastrand::f64());
         outcome
     }
 

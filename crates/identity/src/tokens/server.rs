@@ -114,7 +114,9 @@ impl Server {
         }
         let began = Instant::now();
         let quota = self.quotas.of(&payer, began);
-        quota.begin((workload, urgency), began, fastrand::f64()).map_err(|left| self.held_back(left))?;
+        quota
+            .begin((workload, urgency), began, fastrand::f64())
+            .map_err(|left| self.held_back(payer.withheld(), left))?;
         self.spent.count(urgency);
         let answer = request.await;
         match &answer {
@@ -144,9 +146,9 @@ impl Server {
     }
 
     /// The answer while the quota is used up.
-    fn held_back(&self, left: Duration) -> Halt {
+    fn held_back(&self, why: Withheld, left: Duration) -> Halt {
         let text = format!("{}\n", (self.failure)(USED_UP.to_owned()));
-        Halt { rest: Rest::Unasked, ..Halt::throttled(Withheld::Quota, text, left) }
+        Halt { rest: Rest::Unasked, ..Halt::throttled(why, text, left) }
     }
 }
 
@@ -168,7 +170,8 @@ mod tests {
 
     use super::super::metrics::{ExchangeMetrics, Step};
     use super::*;
-    use crate::workloads::{Annotations, Link};
+    use crate::cluster::Annotations;
+    use crate::workloads::Link;
     use telemetry::Registry;
 
     fn sts() -> Server {
@@ -217,9 +220,9 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_projects_quota_says_nothing_about_the_others() {
-        let link = |google_account| {
-            Link::parse(&Annotations { google_account: Some(google_account), ..Annotations::default() })
-                .expect("a link")
+        let link = |google_account: &str| {
+            let google_account = Some(google_account.to_owned());
+            Link::parse(&Annotations { google_account, ..Annotations::default() }).expect("a link")
         };
         let shop = Payer::at_iam(&link("app@shop.iam.gserviceaccount.com"));
         let bank = Payer::at_iam(&link("app@bank.iam.gserviceaccount.com"));

@@ -198,7 +198,7 @@ impl Steps {
         self.federated_now(want, (deadline, urgency), Taken(Some(kept.expires))).await
     }
 
-    /// The same, without regard to the pace.
+    /// The same, regardless of the pace.
     pub(super) async fn federated_now(
         &self,
         want: Want,
@@ -209,8 +209,8 @@ impl Steps {
         let work = |urgency| async move {
             let issued = steps.exchange(CLOUD_PLATFORM, None, urgency).await;
             if let Some(expires) = taken.0 {
-                let outcome = issued.as_ref().map_err(|halt| &halt.why);
-                steps.means.renewals.ended(outcome, expires, BootTime::now(), fastrand::f64());
+                let failure = issued.as_ref().err().map(|halt| &halt.why);
+                steps.means.renewals.ended(failure, expires, BootTime::now(), fastrand::f64());
             }
             issued
         };
@@ -226,8 +226,7 @@ impl Steps {
         let exchange = sts::Exchange { subject: &subject, scopes, quota_project, bound_to };
         let Means { servers, google, federation, .. } = &*self.means;
         let issued = servers.sts.ask(self.turn(Step::Sts, urgency), exchange.send(google, federation)).await?;
-        let has_own_quota = self.has_own_quota(Step::Sts);
-        self.counted(Step::Sts, urgency, issued.map_err(|error| sts::halt(error, has_own_quota)))
+        self.counted(Step::Sts, urgency, issued.map_err(|error| sts::halt(error, quota_project.is_some())))
     }
 
     /// A Google token, which the token cache keeps from now on. Waits until `deadline`.
@@ -358,7 +357,7 @@ impl NotIssuedHere {
             Self::NoPod(why) => (why.clone(), false),
             Self::Request(error @ RequestError::Throttled { retry_after, .. }) => {
                 let text = format!("{}\n", ExchangeFailure::Kubernetes(error.to_string()));
-                return Halt::throttled(text, *retry_after);
+                return Halt::throttled(Withheld::Quota, text, *retry_after);
             }
             Self::Request(error) => {
                 (error.to_string(), matches!(error.failure(), Failure::Refused(status) if status.is_client_error()))

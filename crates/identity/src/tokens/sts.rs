@@ -30,7 +30,7 @@ pub(super) struct Exchange<'a> {
     pub(super) scopes: &'a str,
     /// The project charged for the holder's calls.
     pub(super) quota_project: Option<&'a QuotaProject>,
-    /// The certificate without whose key the token is of no use.
+    /// The certificate whose key is needed to use the token.
     pub(super) bound_to: Option<&'a Fingerprint>,
 }
 
@@ -47,7 +47,7 @@ struct Question<'a> {
     options: Option<String>,
 }
 
-/// What only Google's service knows, as JSON in a text.
+/// Google's extensions of the standard, sent as JSON in a string.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Options<'a> {
@@ -69,7 +69,7 @@ impl Exchange<'_> {
         let asked = BootTime::now();
         let url = format!("{}/v1/token", federation.sts);
         let call = Call { url, bearer: None, quota_project: None, body: self.body(&federation.sts_audience()) };
-        let response = google.post(call).await.map_err(|error| NotGiven::new(error, self.subject))?;
+        let response = google.post(call, self.subject).await?;
         let body = response.into_body();
         let answer = serde_json::from_slice::<Answer>(&body);
         google::wipe(body);
@@ -111,28 +111,28 @@ impl Exchange<'_> {
 
 /// Converts an error into the answer for pods and the rest before the next exchange.
 ///
-/// `has_own_quota`: the workload named the project whose quota the exchange uses.
-pub(super) fn halt(error: NotGiven, has_own_quota: bool) -> Halt {
+/// `names_project`: the exchange names a project for the calls of the token's holder.
+pub(super) fn halt(error: NotGiven, names_project: bool) -> Halt {
     match error {
         NotGiven::Failed(why) => Halt::failed(ExchangeFailure::Sts(why)),
         NotGiven::Throttled(retry_after) => Halt::throttled(
-            if has_own_quota { Withheld::Pace } else { Withheld::Quota },
+            Withheld::Quota,
             "Unable to generate access token; STS returned 429 Too Many Requests.\n".to_owned(),
             retry_after,
         ),
         NotGiven::Refused(said) => {
             let text = format!("Unable to generate access token; STS returned {}: {said}\n", said.status);
-            Halt::refused(withheld(&said.code, has_own_quota), StatusCode::FORBIDDEN, text, Rest::Fixed)
+            Halt::refused(withheld(&said.code, names_project), StatusCode::FORBIDDEN, text, Rest::Fixed)
         }
     }
 }
 
 /// Whether a refusal affects all pods, by its code. A pod chooses scopes and a certificate, and a workload a project; the pool, the
 /// provider and the key of its token are the cluster's. What the provider's condition refuses (`unauthorized_client`) is one account.
-fn withheld(code: &str, has_own_quota: bool) -> Withheld {
+fn withheld(code: &str, names_project: bool) -> Withheld {
     match code {
         "invalid_grant" | "invalid_target" => Withheld::Untrusted,
-        "SERVICE_DISABLED" if !has_own_quota => Withheld::Untrusted,
+        "SERVICE_DISABLED" if !names_project => Withheld::Untrusted,
         _ => Withheld::Account,
     }
 }
@@ -141,7 +141,7 @@ fn withheld(code: &str, has_own_quota: bool) -> Withheld {
 mod tests {
     use serde_json::{Value, json};
 
-    use super::super::google::CallError;
+    use super::super::not_given::Said;
     use super::*;
 
     fn subject() -> Secret {
@@ -176,8 +176,8 @@ mod tests {
 
     #[test]
     fn a_refusal_is_passed_on_without_the_token() {
-        let refused = CallError::Refused(StatusCode::BAD_REQUEST, "no head.s3cret.sign".into());
-        let halt = halt(NotGiven::new(refused, &subject()), false);
+        let said = Said::read(StatusCode::BAD_REQUEST, &"no head.s3cret.sign".into(), &subject());
+        let halt = halt(NotGiven::Refused(said), false);
         let proxy::tokens::NoToken::Refused(refused) = &halt.why else { panic!("{halt:?}") };
         assert_eq!((refused.status, halt.rest), (StatusCode::FORBIDDEN, Rest::Fixed));
         assert_eq!(refused.body, "Unable to generate access token; STS returned 400 Bad Request: no [redacted]\n");
@@ -185,10 +185,12 @@ mod tests {
 
     #[test]
     fn only_a_refusal_that_no_pod_can_provoke_is_one_of_all() {
-        let of = |code: &str, has_own_quota| {
+        let of = |code: &str, names_project| {
             let body = format!(r#"{{"error":"{code}","error_description":"no"}}"#);
-            let error = NotGiven::new(CallError::Refused(StatusCode::BAD_REQUEST, body.into()), &subject());
-            let proxy::tokens::NoToken::Refused(refused) = halt(error, has_own_quota).why else { panic!("{code}") };
+            let said = Said::read(StatusCode::BAD_REQUEST, &body.into(), &subject());
+            let proxy::tokens::NoToken::Refused(refused) = halt(NotGiven::Refused(said), names_project).why else {
+                panic!("{code}")
+            };
             refused.withheld.expect("a reason")
         };
         for code in ["invalid_grant", "invalid_target"] {

@@ -15,9 +15,10 @@ use tokio::time::sleep;
 use super::metrics::Step;
 use super::quotas::Payer;
 use super::*;
+use crate::cluster::Annotations;
 use crate::pods::Pod;
 use crate::tests::pod;
-use crate::workloads::{Annotations, Endpoint, Link};
+use crate::workloads::{Endpoint, Link};
 use lab::{Does, GOOGLE_ACCOUNT, Lab, Servers, bound_key, federation, issued, key};
 use protocol::metadata::Fingerprint;
 use proxy::failure::{Failure, Withheld};
@@ -429,7 +430,7 @@ async fn an_api_server_that_is_throttled_is_not_asked_before_the_time_that_it_na
         assert_eq!(lab.refusal(TOKEN).await.0, 503);
     }
     assert_eq!(lab.servers.counts(), [1, 0, 0]);
-    assert_eq!(lab.source.means.metrics.counts(Step::Kubernetes), [0, 0, 1, 0]);
+    assert_eq!(lab.source.means.metrics.counts(Step::Kubernetes), [0, 0, 0, 1, 0]);
     lab.servers.change(|script| script.kubernetes = Does::Issue(3600));
     sleep(Duration::from_secs(5)).await;
     lab.token(TOKEN).await;
@@ -439,7 +440,7 @@ async fn an_api_server_that_is_throttled_is_not_asked_before_the_time_that_it_na
 async fn iam_charges_the_project_of_the_account_and_an_exchange_that_of_the_pool() {
     let lab = Lab::new(GOOGLE_ACCOUNT);
     let linked = lab.source.steps(lab.number).await.expect("a link");
-    let annotations = Annotations { quota_project: Some("bank"), ..Annotations::default() };
+    let annotations = Annotations { quota_project: Some("bank".to_owned()), ..Annotations::default() };
     let unlinked = Steps { link: Link::parse(&annotations).expect("a link"), ..linked.clone() };
     for steps in [&linked, &unlinked] {
         assert_eq!(steps.turn(Step::Sts, Urgency::Demanded).payer, Payer::default());

@@ -5,6 +5,8 @@ use std::path::PathBuf;
 
 use http::Uri;
 
+use crate::text::texts;
+
 /// Suffix of the name of a cluster's workload identity pool, in every universe.
 pub(super) const POOL_SUFFIX: &str = ".svc.id.goog";
 
@@ -67,7 +69,7 @@ pub struct Provider {
     id: Box<str>,
 }
 
-/// The URL of a server without a path. Plain HTTP only to this machine, because tokens are sent there.
+/// The URL of a server, without a path and without a final slash. Plain HTTP only to this machine, because tokens are sent there.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Endpoint(Box<str>);
 
@@ -107,9 +109,7 @@ impl WorkloadPool {
             project.bytes().next()?.is_ascii_lowercase() && name.len() <= 253 && name.bytes().all(is_allowed);
         is_valid.then(|| Self(name.into()))
     }
-}
 
-impl WorkloadPool {
     /// The name without its suffix: the ID of the pool's project.
     pub fn project(&self) -> &str {
         self.0.strip_suffix(POOL_SUFFIX).unwrap_or(&self.0)
@@ -117,10 +117,6 @@ impl WorkloadPool {
 }
 
 impl ClusterUri {
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-
     /// Parses a URL such as `https://container.googleapis.com/v1/projects/P/locations/L/clusters/C`.
     pub fn parse(url: &str) -> Option<Self> {
         let uri: Uri = url.parse().ok()?;
@@ -187,34 +183,13 @@ impl Endpoint {
         let is_valid = is_safe && is_bare && !host.is_empty() && !authority.contains('@');
         is_valid.then(|| Self(url.trim_end_matches('/').into()))
     }
-
-    /// The URL without a final slash.
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
 }
 
-impl fmt::Display for WorkloadPool {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl fmt::Display for ClusterUri {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
+texts!(WorkloadPool, ClusterUri, Endpoint);
 
 impl fmt::Display for Provider {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.name)
-    }
-}
-
-impl fmt::Display for Endpoint {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
     }
 }
 

@@ -1,9 +1,11 @@
 //! [`Link`]: the Google identity of a Kubernetes service account, from its annotations.
 
-use std::fmt;
 use std::sync::Arc;
 
 use serde::Serialize;
+
+use crate::cluster::Annotations;
+use crate::text::texts;
 
 /// Maximum length of an e-mail, in bytes. A name has at most 30 characters, a project 30 and a domain before it.
 const MAX_EMAIL: usize = 254;
@@ -19,19 +21,6 @@ const COMMON_DOMAINS: [&str; 2] = ["appspot.gserviceaccount.com", "developer.gse
 
 /// Suffix of the domain of a project's accounts, in every universe.
 const PROJECT_DOMAIN: &str = ".iam.gserviceaccount.com";
-
-/// The annotations that are read, unparsed. An empty one counts as absent: templates write empty ones.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Annotations<'a> {
-    /// `iam.gke.io/gcp-service-account`
-    pub google_account: Option<&'a str>,
-    /// `iam.gke.io/gcp-service-account-delegates`, a list in JSON.
-    pub delegates: Option<&'a str>,
-    /// `iam.gke.io/credential-quota-project`
-    pub quota_project: Option<&'a str>,
-    /// `iam.gke.io/return-principal-id-as-email`
-    pub principal_as_email: Option<&'a str>,
-}
 
 /// The Google identity of a Kubernetes service account.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
@@ -78,18 +67,21 @@ pub enum Malformed {
 
 impl Link {
     /// Parses annotations.
-    pub fn parse(annotations: &Annotations<'_>) -> Result<Self, Malformed> {
-        let given = |value: Option<&'_ str>| value.map(str::to_owned).filter(|value| !value.is_empty());
-        let google_account = given(annotations.google_account)
-            .map(|email| GoogleAccount::parse(&email).ok_or(Malformed::GoogleAccount))
-            .transpose()?;
-        let delegates = given(annotations.delegates).map_or(Ok(Box::default()), |list| parse_delegates(&list))?;
-        let quota_project = given(annotations.quota_project)
-            .map(|project| QuotaProject::parse(&project).ok_or(Malformed::QuotaProject))
-            .transpose()?;
-        let principal_as_email = annotations.principal_as_email == Some("true");
-        Ok(Self { google_account, delegates, quota_project, principal_as_email })
+    pub fn parse(annotations: &Annotations) -> Result<Self, Malformed> {
+        let Annotations { google_account, delegates, quota_project, principal_as_email } = annotations;
+        let account = |email| GoogleAccount::parse(email).ok_or(Malformed::GoogleAccount);
+        let project = |project| QuotaProject::parse(project).ok_or(Malformed::QuotaProject);
+        Ok(Self {
+            google_account: given(google_account.as_deref()).map(account).transpose()?,
+            delegates: given(delegates.as_deref()).map(parse_delegates).transpose()?.unwrap_or_default(),
+            quota_project: given(quota_project.as_deref()).map(project).transpose()?,
+            principal_as_email: principal_as_email.as_deref() == Some("true"),
+        })
     }
+}
+
+fn given(annotation: Option<&str>) -> Option<&str> {
+    annotation.filter(|annotation| !annotation.is_empty())
 }
 
 fn parse_delegates(list: &str) -> Result<Box<[GoogleAccount]>, Malformed> {
@@ -115,10 +107,6 @@ impl GoogleAccount {
         is_valid.then(|| Self(email.into()))
     }
 
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-
     /// Its project. The whole e-mail where that does not name it.
     pub(crate) fn project(&self) -> &str {
         let domain = self.0.split_once('@').map_or("", |(_, domain)| domain);
@@ -132,10 +120,6 @@ impl QuotaProject {
             |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'-' | b'.' | b':');
         let is_valid = project.len() <= MAX_PROJECT && project.bytes().all(is_allowed);
         is_valid.then(|| Self(project.into()))
-    }
-
-    pub fn as_str(&self) -> &str {
-        &self.0
     }
 }
 
@@ -151,17 +135,7 @@ fn is_subdomain(domain: &str) -> bool {
     domain.split('.').all(|label| !label.is_empty() && label.bytes().all(is_allowed))
 }
 
-impl fmt::Display for GoogleAccount {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl fmt::Display for QuotaProject {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
+texts!(GoogleAccount, QuotaProject);
 
 #[cfg(test)]
 mod tests {
@@ -204,20 +178,17 @@ mod tests {
     #[test]
     fn annotations_make_a_link() {
         assert_eq!(Link::parse(&Annotations::default()), Ok(Link::default()));
-        let empty = Annotations {
-            google_account: Some(""),
-            delegates: Some(""),
-            quota_project: Some(""),
-            ..Annotations::default()
-        };
+        let [google_account, delegates, quota_project] = [(); 3].map(|()| Some(String::new()));
+        let empty = Annotations { google_account, delegates, quota_project, principal_as_email: None };
         assert_eq!(Link::parse(&empty), Ok(Link::default()));
         let link = Link::parse(&Annotations {
-            google_account: Some("app@shop.iam.gserviceaccount.com"),
+            google_account: Some("app@shop.iam.gserviceaccount.com".to_owned()),
             delegates: Some(
-                r#"["projects/-/serviceAccounts/a@b.iam.gserviceaccount.com", "c@d.iam.gserviceaccount.com"]"#,
+                r#"["projects/-/serviceAccounts/a@b.iam.gserviceaccount.com", "c@d.iam.gserviceaccount.com"]"#
+                    .to_owned(),
             ),
-            quota_project: Some("example.com:billing-1"),
-            principal_as_email: Some("true"),
+            quota_project: Some("example.com:billing-1".to_owned()),
+            principal_as_email: Some("true".to_owned()),
         })
         .expect("a link");
         assert_eq!(link.google_account.as_ref().map(GoogleAccount::as_str), Some("app@shop.iam.gserviceaccount.com"));
@@ -230,9 +201,9 @@ mod tests {
     #[test]
     fn a_malformed_annotation_is_named() {
         let many = format!("[{}]", vec![r#""a@b.iam.gserviceaccount.com""#; MAX_DELEGATES + 1].join(","));
-        let google_account = |value| Annotations { google_account: Some(value), ..Annotations::default() };
-        let delegates = |value| Annotations { delegates: Some(value), ..Annotations::default() };
-        let quota_project = |value| Annotations { quota_project: Some(value), ..Annotations::default() };
+        let google_account = |value: &str| Annotations { google_account: Some(value.into()), ..Annotations::default() };
+        let delegates = |value: &str| Annotations { delegates: Some(value.into()), ..Annotations::default() };
+        let quota_project = |value: &str| Annotations { quota_project: Some(value.into()), ..Annotations::default() };
         for (annotations, malformed) in [
             (google_account("app"), Malformed::GoogleAccount),
             (delegates("a@b.iam.gserviceaccount.com"), Malformed::Delegates),

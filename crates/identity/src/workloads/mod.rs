@@ -15,9 +15,10 @@ mod names;
 mod reader;
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, timeout, timeout_at};
 
@@ -25,10 +26,11 @@ pub use account::Account;
 pub(crate) use account::MAX_AGE;
 use account::{Known, Reading};
 pub use federation::{ClusterUri, Endpoint, Federation, Prefetch, Provider, Trust, WorkloadPool};
-pub use link::{Annotations, GoogleAccount, Link, Malformed, QuotaProject};
+pub use link::{GoogleAccount, Link, Malformed, QuotaProject};
 pub use names::Names;
 pub use reader::follow;
 
+use crate::cluster::Annotations;
 use crate::pods::Pod;
 use base::clock::{BootTime, sleep_until};
 use protocol::metadata::{ServiceAccount, WorkloadId};
@@ -140,7 +142,7 @@ impl Workloads {
 
     /// The account of a pod. A new one is read in the background.
     pub fn of_pod(&self, pod: &Pod) -> Arc<Account> {
-        let mut inner = self.lock();
+        let mut inner = self.inner.lock();
         let key = key_of(pod);
         if let Some(account) = inner.accounts.get(&key) {
             return Arc::clone(account);
@@ -206,7 +208,7 @@ impl Workloads {
 
     /// The known accounts, and their numbers.
     pub fn all(&self) -> Vec<(WorkloadId, Arc<Workload>)> {
-        self.lock().accounts.values().filter_map(|account| account.workload()).collect()
+        self.inner.lock().accounts.values().filter_map(|account| account.workload()).collect()
     }
 
     /// A receiver that is notified when a read may have changed an account.
@@ -216,7 +218,7 @@ impl Workloads {
 
     /// Whether an account has this number now.
     pub fn has(&self, number: WorkloadId) -> bool {
-        self.lock().by_number.contains_key(&number)
+        self.inner.lock().by_number.contains_key(&number)
     }
 
     /// The account with this number, and its Google identity. Waits until it is read, at most 2.3 s.
@@ -268,7 +270,7 @@ impl Workloads {
 
     /// Requests reads of the accounts that are due.
     pub fn tend(&self, now: BootTime) {
-        let due = self.lock().accounts.values().filter(|account| account.want_if_due(now)).count();
+        let due = self.inner.lock().accounts.values().filter(|account| account.want_if_due(now)).count();
         if due > 0 {
             self.wanted.notify_one();
         }
@@ -276,7 +278,7 @@ impl Workloads {
 
     /// Requests reads of the accounts that could never be read, because the API server answers again.
     pub fn retry(&self) {
-        let unread = self.lock().accounts.values().filter(|account| account.want_if_unread()).count();
+        let unread = self.inner.lock().accounts.values().filter(|account| account.want_if_unread()).count();
         if unread > 0 {
             self.wanted.notify_one();
         }
@@ -285,7 +287,7 @@ impl Workloads {
     /// Forgets the accounts that none of these pods has, and returns their numbers and the replaced ones. The pods are
     /// listed while no account can get a number, so no number in use is forgotten.
     pub fn retain(&self, pods: impl FnOnce() -> Vec<Arc<Pod>>) -> Vec<WorkloadId> {
-        let mut inner = self.lock();
+        let mut inner = self.inner.lock();
         let live: HashSet<_> = pods().iter().filter(|pod| !pod.ended).map(|pod| key_of(pod)).collect();
         let Inner { accounts, by_number, replaced, .. } = &mut *inner;
         let mut forgotten = std::mem::take(replaced);
@@ -307,12 +309,7 @@ impl Workloads {
     }
 
     fn account(&self, number: WorkloadId) -> Option<Arc<Account>> {
-        self.lock().by_number.get(&number).cloned()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Inner> {
-        // Nothing panics while it is locked.
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+        self.inner.lock().by_number.get(&number).cloned()
     }
 }
 
@@ -321,7 +318,8 @@ impl Workloads {
     /// The accounts to be read now, each once. Waits for the first.
     pub async fn wanted(&self) -> Vec<Arc<Account>> {
         loop {
-            let wanted: Vec<_> = self.lock().accounts.values().filter(|account| account.begin()).cloned().collect();
+            let wanted: Vec<_> =
+                self.inner.lock().accounts.values().filter(|account| account.begin()).cloned().collect();
             if !wanted.is_empty() {
                 return wanted;
             }
@@ -330,7 +328,7 @@ impl Workloads {
     }
 
     /// Records that an account exists. If it has changed, it gets another number.
-    pub fn found(&self, account: &Arc<Account>, uid: &str, annotations: &Annotations<'_>) {
+    pub fn found(&self, account: &Arc<Account>, uid: &str, annotations: &Annotations) {
         let workload = Workload {
             namespace: Arc::clone(&account.namespace),
             name: Arc::clone(&account.name),
@@ -359,7 +357,7 @@ impl Workloads {
     /// Records the state of an account. If it has changed, it gets another number, and the caller of `retain` forgets
     /// the state under the old one. The first read is no change: nothing was given out under the number.
     fn learned(&self, account: &Arc<Account>, known: Known, is_change: bool) {
-        let mut inner = self.lock();
+        let mut inner = self.inner.lock();
         let mut number = account.number();
         // Not if the account was forgotten while it was read.
         if is_change && inner.by_number.remove(&number).is_some() {

@@ -93,16 +93,17 @@ impl Names {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cluster::Annotations;
     use crate::workloads::federation::tests::{CLUSTER, elsewhere, federation};
-    use crate::workloads::{Annotations, ClusterUri, Link, Malformed, WorkloadPool};
+    use crate::workloads::{ClusterUri, Link, Malformed, WorkloadPool};
 
     fn workload(link: Result<Link, Malformed>) -> Workload {
         Workload { namespace: "shop".into(), name: "checkout".into(), uid: "u".into(), link }
     }
 
     fn linked(account: Option<&str>, principal: Option<&str>) -> Workload {
-        let annotations =
-            Annotations { google_account: account, principal_as_email: principal, ..Annotations::default() };
+        let [google_account, principal_as_email] = [account, principal].map(|it| it.map(str::to_owned));
+        let annotations = Annotations { google_account, principal_as_email, ..Annotations::default() };
         workload(Link::parse(&annotations))
     }
 

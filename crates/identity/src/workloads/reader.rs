@@ -6,8 +6,8 @@ use std::sync::Arc;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
-use super::{Account, Annotations, Workloads};
-use crate::cluster::{AccountAnnotations, Cluster, RequestError};
+use super::{Account, Workloads};
+use crate::cluster::{Cluster, RequestError};
 
 /// Maximum number of reads at once. When a node starts, it has some hundred accounts.
 const MAX_READS: usize = 4;
@@ -32,21 +32,10 @@ async fn read(cluster: &Cluster, workloads: &Workloads, account: &Arc<Account>) 
     match cluster.service_account(&account.namespace, &account.name).await {
         Ok(Some(object)) => {
             let annotations = object.metadata.annotations.unwrap_or_default();
-            workloads.found(account, &object.metadata.uid, &Annotations::from(&annotations));
+            workloads.found(account, &object.metadata.uid, &annotations);
         }
         Ok(None) => workloads.missing(account),
         Err(error) => failed(account, &error),
-    }
-}
-
-impl<'a> From<&'a AccountAnnotations> for Annotations<'a> {
-    fn from(annotations: &'a AccountAnnotations) -> Self {
-        Self {
-            google_account: annotations.google_account.as_deref(),
-            delegates: annotations.delegates.as_deref(),
-            quota_project: annotations.quota_project.as_deref(),
-            principal_as_email: annotations.principal_as_email.as_deref(),
-        }
     }
 }
 

@@ -1,17 +1,17 @@
 //! Accounts that change, and the API server's reports of them.
 
+use std::sync::LazyLock;
+
 use tokio::time::{sleep, timeout};
 
 use super::*;
 use crate::tests::pod;
 use protocol::metadata::Principal;
 
-const LINKED: Annotations<'static> = Annotations {
-    google_account: Some("app@shop.iam.gserviceaccount.com"),
-    delegates: None,
-    quota_project: None,
-    principal_as_email: None,
-};
+static LINKED: LazyLock<Annotations> = LazyLock::new(|| Annotations {
+    google_account: Some("app@shop.iam.gserviceaccount.com".to_owned()),
+    ..Annotations::default()
+});
 
 /// The account of a pod, and its number.
 fn account(workloads: &Workloads, number: u8, namespace: &str, name: &str) -> (Arc<Account>, WorkloadId) {
@@ -28,7 +28,7 @@ async fn wanted(workloads: &Workloads) -> Arc<Account> {
 }
 
 fn is_any_wanted(workloads: &Workloads) -> bool {
-    workloads.lock().accounts.values().any(|account| account.state.borrow().reading == Reading::Wanted)
+    workloads.inner.lock().accounts.values().any(|account| account.state.borrow().reading == Reading::Wanted)
 }
 
 #[tokio::test(start_paused = true)]

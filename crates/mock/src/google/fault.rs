@@ -1,13 +1,11 @@
 //! [`Fault`]: ways in which Google fails, and [`Script`], which determines when.
 
-use std::sync::Mutex;
 use std::time::Duration;
 
 use http::StatusCode;
-use tokio::sync::watch;
 
 use super::{Endpoint, Workload};
-use crate::lock::lock;
+use crate::script;
 
 /// A way in which Google fails.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -67,15 +65,18 @@ impl Target {
     pub fn all() -> Self {
         Self::default()
     }
+}
 
-    fn holds(&self, endpoint: Endpoint, workload: Option<&Workload>) -> bool {
+impl script::Target for Target {
+    type Request<'a> = (Endpoint, Option<&'a Workload>);
+
+    fn holds(&self, (endpoint, workload): (Endpoint, Option<&Workload>)) -> bool {
         self.endpoint.is_none_or(|only| only == endpoint)
             && self.workload.as_ref().is_none_or(|only| workload == Some(only))
     }
 
-    /// More precise targets have precedence.
-    fn precision(&self) -> u8 {
-        u8::from(self.endpoint.is_some()) + 2 * u8::from(self.workload.is_some())
+    fn precision(&self) -> usize {
+        usize::from(self.endpoint.is_some()) + 2 * usize::from(self.workload.is_some())
     }
 }
 
@@ -97,79 +98,8 @@ impl From<(Endpoint, Workload)> for Target {
     }
 }
 
-/// Determines the fault for each request.
-#[derive(Debug, Default)]
-pub(super) struct Script {
-    rules: Mutex<Rules>,
-    /// Number of calls of `heal`. Hanging requests wait for the next one.
-    heals: watch::Sender<u64>,
-}
-
-#[derive(Debug, Default)]
-struct Rules {
-    /// In the order of the calls, each with its remaining number of requests.
-    next: Vec<(usize, Target, Fault)>,
-    /// The most precise first, one for each target.
-    standing: Vec<(Target, Fault)>,
-}
-
-impl Script {
-    pub(super) fn stand(&self, target: Target, fault: Fault) {
-        let mut rules = lock(&self.rules);
-        rules.standing.retain(|(other, _)| *other != target);
-        rules.standing.push((target, fault));
-        rules.standing.sort_by_key(|(target, _)| std::cmp::Reverse(target.precision()));
-    }
-
-    pub(super) fn next(&self, requests: usize, target: Target, fault: Fault) {
-        if requests > 0 {
-            lock(&self.rules).next.push((requests, target, fault));
-        }
-    }
-
-    /// Removes the faults of one target.
-    pub(super) fn clear(&self, target: &Target) {
-        let mut rules = lock(&self.rules);
-        rules.standing.retain(|(other, _)| other != target);
-        rules.next.retain(|(_, other, _)| other != target);
-    }
-
-    /// Removes all faults.
-    pub(super) fn heal(&self) {
-        let mut rules = lock(&self.rules);
-        *rules = Rules::default();
-        self.heals.send_modify(|heals| *heals += 1);
-    }
-
-    /// The fault for a request, and the current state for [`Script::healed`].
-    pub(super) fn take(&self, endpoint: Endpoint, workload: Option<&Workload>) -> Option<(Fault, u64)> {
-        let mut rules = lock(&self.rules);
-        let fault = rules.take(endpoint, workload)?;
-        Some((fault, *self.heals.borrow()))
-    }
-
-    /// Waits until `heal` was called after the fault was taken.
-    pub(super) async fn healed(&self, since: u64) {
-        let healed = self.heals.subscribe().wait_for(|heals| *heals != since).await.is_ok();
-        debug_assert!(healed, "the script has the sender");
-    }
-}
-
-impl Rules {
-    fn take(&mut self, endpoint: Endpoint, workload: Option<&Workload>) -> Option<Fault> {
-        if let Some(place) = self.next.iter().position(|(_, target, _)| target.holds(endpoint, workload)) {
-            let (left, _, fault) = &mut self.next[place];
-            *left -= 1;
-            let (left, fault) = (*left, fault.clone());
-            if left == 0 {
-                self.next.remove(place);
-            }
-            return Some(fault);
-        }
-        let standing = self.standing.iter().find(|(target, _)| target.holds(endpoint, workload));
-        standing.map(|(_, fault)| fault.clone())
-    }
-}
+/// Faults by endpoint and account.
+pub(super) type Script = script::Script<Target, Fault>;
 
 #[cfg(test)]
 mod tests {
@@ -179,7 +109,7 @@ mod tests {
     fn the_next_requests_go_first_then_the_most_precise_target() {
         let script = Script::default();
         let [app, job] = ["app", "job"].map(|name| Workload::new("a", name));
-        let take = |endpoint, workload| script.take(endpoint, workload).map(|(fault, _)| fault);
+        let take = |endpoint, workload| script.take((endpoint, workload)).map(|(fault, _)| fault);
         let faults = [401, 402, 403, 404, 405].map(Fault::status);
         let [all, sts, of_app, sts_of_app, next] = &faults;
         script.stand(Target::all(), Fault::Hang);
@@ -196,8 +126,6 @@ mod tests {
         assert_eq!(take(Endpoint::IdToken, Some(&app)).as_ref(), Some(of_app));
         assert_eq!(take(Endpoint::Sts, Some(&job)).as_ref(), Some(sts));
         assert_eq!(take(Endpoint::IdToken, None).as_ref(), Some(all));
-        script.clear(&Endpoint::Sts.into());
-        assert_eq!(take(Endpoint::Sts, Some(&job)).as_ref(), Some(all));
         script.heal();
         assert_eq!(take(Endpoint::Sts, Some(&app)), None);
     }
@@ -206,7 +134,7 @@ mod tests {
     async fn a_heal_before_the_wait_is_not_missed() {
         let script = Script::default();
         script.stand(Target::all(), Fault::Hang);
-        let (_, since) = script.take(Endpoint::Sts, None).expect("a fault");
+        let (_, since) = script.take((Endpoint::Sts, None)).expect("a fault");
         script.heal();
         script.healed(since).await;
     }

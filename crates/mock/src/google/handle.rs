@@ -13,8 +13,7 @@ use super::fault::{Fault, Target};
 use super::journal::Call;
 use super::routes;
 use super::state::State;
-use super::{Authority, Cut, Endpoint, Jwks, Principal, Subject, Workload};
-use crate::lock::lock;
+use super::{Authority, Cut, Endpoint, Principal, Subject, Workload};
 
 /// Observes and controls a fake Google. Clones refer to the same one. Dropping all of them does not stop it.
 #[derive(Debug, Clone)]
@@ -73,35 +72,30 @@ impl Handle {
 
 /// Keys, accounts and issued tokens.
 impl Handle {
-    /// Replaces the keys that sign service account tokens.
-    pub fn set_jwks(&self, keys: Jwks) {
-        *lock(&self.state.jwks) = keys;
-    }
-
     /// Adds a Google service account that no principal may act as yet.
     pub fn add_account(&self, email: &str) {
-        lock(&self.state.accounts).add(email);
+        self.state.accounts.lock().add(email);
     }
 
     /// Removes a Google service account with all its bindings: IAM answers 404.
     pub fn remove_account(&self, email: &str) {
-        lock(&self.state.accounts).remove(email);
+        self.state.accounts.lock().remove(email);
     }
 
     /// Lets a [`Workload`], or a Google service account by its e-mail, act as a Google service account, which is added.
     pub fn bind(&self, who: impl Into<Principal>, email: &str) {
-        lock(&self.state.accounts).bind(who.into(), email);
+        self.state.accounts.lock().bind(who.into(), email);
     }
 
     /// Reverts [`Handle::bind`]: IAM answers 403.
     pub fn unbind(&self, who: impl Into<Principal>, email: &str) {
-        lock(&self.state.accounts).unbind(&who.into(), email);
+        self.state.accounts.lock().unbind(&who.into(), email);
     }
 
     /// The subject of an access token or identity token that was issued here, expired or not. Only the last 50,000
     /// tokens are remembered.
     pub fn subject_of(&self, token: &str) -> Option<Subject> {
-        lock(&self.state.tokens).get(token).map(|issued| issued.subject.as_ref().clone())
+        self.state.tokens.lock().get(token).map(|issued| issued.subject.as_ref().clone())
     }
 }
 
@@ -119,27 +113,14 @@ impl Handle {
         self.state.script.next(n, target.into(), fault);
     }
 
-    /// Removes the faults that were set for exactly this target. Requests that already hang continue to hang.
-    pub fn clear_fault(&self, target: impl Into<Target>) {
-        self.state.script.clear(&target.into());
-    }
-
     /// Removes all faults. Hanging requests get their responses.
     pub fn heal(&self) {
         self.state.script.heal();
     }
 
-    /// Closes all connections, even with requests in progress.
-    pub fn cut_connections(&self) {
-        self.state.cut();
-    }
-
-    /// While away, closes all connections, and new ones as soon as they arrive. It keeps its state.
+    /// While away, closes all connections, even with requests in progress, and new ones as soon as they arrive. It keeps its state.
     pub fn set_away(&self, is_away: bool) {
         self.state.set_away(is_away);
-        if is_away {
-            self.state.cut();
-        }
     }
 }
 

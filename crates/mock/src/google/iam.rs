@@ -14,7 +14,6 @@ use super::endpoint::Endpoint;
 use super::jwt::Caller;
 use super::state::State;
 use super::tokens::{Identity, Issued};
-use crate::lock::lock;
 
 /// Default and maximum lifetime of an access token, in seconds. Google allows longer lifetimes only by an
 /// organisation's policy.
@@ -100,10 +99,12 @@ impl Impersonation {
         }
         let Self { endpoint, email, wish, .. } = self;
         let Wish { delegates, kind } = wish?;
-        lock(&state.accounts)
+        state
+            .accounts
+            .lock()
             .check(principal(&issued), &delegates, &email)
             .map_err(|denied| refusal(denied, endpoint))?;
-        let mut tokens = lock(&state.tokens);
+        let mut tokens = state.tokens.lock();
         Ok(Answer::ok(&match kind {
             Kind::Access { scopes, seconds } => {
                 let token = tokens.access(&caller(&issued), Some(&email), scopes, None, now + seconds);
@@ -117,7 +118,7 @@ impl Impersonation {
     }
 
     fn issued(&self, state: &State) -> Option<Issued> {
-        lock(&state.tokens).get(self.bearer.as_ref()?).cloned()
+        state.tokens.lock().get(self.bearer.as_ref()?).cloned()
     }
 }
 

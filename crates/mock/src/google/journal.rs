@@ -1,16 +1,15 @@
 //! The journal: requests with their times and callers.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use http::StatusCode;
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::{Endpoint, Workload};
 use crate::journal::{Gauge, GaugeGuard};
-use crate::lock::lock;
 
 /// Maximum number of recorded calls. The oldest are forgotten, but remain counted.
 const MAX_CALLS: usize = 200_000;
@@ -61,7 +60,7 @@ pub(super) struct Underway<'a> {
 impl Underway<'_> {
     /// Records the status of the response.
     pub(super) fn answered(self, status: StatusCode) {
-        let mut book = lock(&self.journal.book);
+        let mut book = self.journal.book.lock();
         let place = self.number.checked_sub(book.forgotten).and_then(|place| usize::try_from(place).ok());
         if let Some(call) = place.and_then(|place| book.calls.get_mut(place)) {
             call.status = Some(status);
@@ -81,7 +80,7 @@ impl Journal {
 
     /// Records a call, which is in flight until the returned guard is dropped.
     pub(super) fn begin(&self, call: Call) -> Underway<'_> {
-        let mut book = lock(&self.book);
+        let mut book = self.book.lock();
         *book.counts.entry((call.endpoint, call.workload.clone())).or_default() += 1;
         if book.calls.len() >= MAX_CALLS {
             book.calls.pop_front();
@@ -110,17 +109,17 @@ impl Journal {
 
     /// Number of calls that meet this condition.
     pub(super) fn count(&self, holds: impl Fn(Endpoint, Option<&Workload>) -> bool) -> u64 {
-        let book = lock(&self.book);
+        let book = self.book.lock();
         book.counts.iter().filter(|((endpoint, who), _)| holds(*endpoint, who.as_ref())).map(|(_, count)| count).sum()
     }
 
     pub(super) fn calls(&self) -> Vec<Call> {
-        lock(&self.book).calls.iter().cloned().collect()
+        self.book.lock().calls.iter().cloned().collect()
     }
 
     /// Highest number of calls to an endpoint in any period of this length.
     pub(super) fn busiest(&self, endpoint: Endpoint, window: Duration) -> usize {
-        let book = lock(&self.book);
+        let book = self.book.lock();
         let mut recent = VecDeque::new();
         let mut most = 0;
         for at in book.calls.iter().filter(|call| call.endpoint == endpoint).map(|call| call.at) {
@@ -137,7 +136,7 @@ impl Journal {
     pub(super) fn reset(&self) {
         self.connections.store(0, Relaxed);
         self.strays.store(0, Relaxed);
-        let mut book = lock(&self.book);
+        let mut book = self.book.lock();
         let forgotten = book.forgotten + book.calls.len() as u64;
         *book = Book { forgotten, ..Book::default() };
     }

@@ -63,7 +63,7 @@ pub use handle::Handle;
 pub use issuer::{Issuer, Pod};
 pub use journal::Call;
 pub use jwt::{Jwks, JwksError};
-pub use server::{Google, StartError};
+pub use server::Google;
 pub use settings::{Pool, Settings};
 pub use subject::{Subject, Workload};
 

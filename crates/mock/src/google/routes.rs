@@ -18,7 +18,7 @@ pub(super) async fn answer(state: &State, parts: &Parts, body: &[u8]) -> Result<
         return Ok(Refusal::Path.answer().response(false));
     };
     let (workload, pod_uid) = ask.caller(state).map(|caller| (caller.workload, caller.pod_uid)).unzip();
-    let fault = state.script.take(ask.endpoint, workload.as_ref());
+    let fault = state.script.take((ask.endpoint, workload.as_ref()));
     let underway = state.journal.begin(Call {
         endpoint: ask.endpoint,
         at: Instant::now(),

@@ -1,9 +1,6 @@
 //! [`Google`]: the server.
 
-use std::io;
-use std::pin::pin;
 use std::sync::Arc;
-use std::time::Duration;
 
 use http::StatusCode;
 use http_body_util::{BodyExt, Limited};
@@ -12,36 +9,19 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
-use tokio::task::JoinSet;
-use tokio_rustls::{TlsAcceptor, rustls};
+use tokio_rustls::TlsAcceptor;
 
 use super::answer::Refusal;
 use super::body::{Body, Cut};
 use super::routes;
 use super::state::State;
 use super::{Handle, Settings};
-
-/// Listen backlog. A cold start of many pods opens many connections at once.
-const BACKLOG: u32 = 1024;
-
-/// Pause after an `accept` error, mostly for lack of file descriptors.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
+use crate::listening::{accept, listen, stopped};
 
 /// Maximum size of a request's body, in bytes.
 const MAX_BODY_BYTES: usize = 64 * 1024;
-
-/// Why a fake Google cannot start.
-#[derive(Debug, thiserror::Error)]
-pub enum StartError {
-    /// The address cannot be bound.
-    #[error("the fake Google cannot listen on its address: {0}")]
-    Listen(#[from] io::Error),
-    /// A name is not valid in a certificate.
-    #[error("the fake Google has no certificate: {0}")]
-    Certificate(#[from] rustls::Error),
-}
 
 /// The server of a fake Google.
 #[derive(Debug, Clone, Copy)]
@@ -52,55 +32,31 @@ impl Google {
     ///
     /// # Panics
     ///
-    /// Panics if [`Google::try_start`] fails, which does not happen with a free port of the loopback address and valid names.
-    pub async fn start(settings: Settings) -> Handle {
-        Self::try_start(settings).await.expect("a free port on the loopback address, and names for a certificate")
-    }
-
-    /// Listens, and serves in a separate task until [`Handle::stop`] or the end of the runtime.
+    /// If the address cannot be bound, or a name is not valid in a certificate.
     #[expect(clippy::unused_async, reason = "only a runtime can listen, as with tokio's TcpListener")]
-    pub async fn try_start(settings: Settings) -> Result<Handle, StartError> {
-        let tls = settings.tls.then(|| settings.authority.server(&settings.names)).transpose()?;
+    pub async fn start(settings: Settings) -> Handle {
+        let tls = settings.tls.then(|| settings.authority.server(&settings.names).expect("names for a certificate"));
         let tls = tls.map(|config| TlsAcceptor::from(Arc::new(config)));
-        let socket = if settings.addr.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
-        socket.set_reuseaddr(true)?;
-        socket.bind(settings.addr)?;
-        let listener = socket.listen(BACKLOG)?;
-        let state = Arc::new(State::new(listener.local_addr()?, settings));
+        let listener = listen(settings.addr).expect("a free address of this machine");
+        let state = Arc::new(State::new(listener.local_addr().expect("it is bound"), settings));
         let alive = watch::Sender::new(());
         let handle = Handle::new(Arc::clone(&state), alive.subscribe());
         tokio::spawn(run(listener, tls, state, alive));
-        Ok(handle)
+        handle
     }
 }
 
 /// Serves until a stop is requested, then closes all connections.
 async fn run(listener: TcpListener, tls: Option<TlsAcceptor>, state: Arc<State>, alive: watch::Sender<()>) {
-    let mut connections = JoinSet::new();
-    let mut stop = state.stop.subscribe();
-    let mut stopped = pin!(async { stop.wait_for(|stop| *stop).await.map(drop) });
-    loop {
-        tokio::select! {
-            _ = &mut stopped => break,
-            Some(_) = connections.join_next() => {}
-            accepted = listener.accept() => match accepted {
-                Ok((stream, _)) => {
-                    // Subscribes before the check, so that a cut in between is not missed.
-                    let cuts = state.cuts.subscribe();
-                    if !state.is_away() {
-                        state.journal.connection();
-                        connections.spawn(serve(stream, tls.clone(), Arc::clone(&state), cuts));
-                    }
-                }
-                Err(error) => {
-                    tracing::warn!(%error, "the fake Google cannot accept connections; retrying");
-                    tokio::time::sleep(ACCEPT_PAUSE).await;
-                }
-            },
-        }
-    }
-    drop(listener);
-    connections.shutdown().await;
+    let serving = |stream| {
+        // Subscribes before the check, so that a cut in between is not missed.
+        let cuts = state.cuts.subscribe();
+        (!state.is_away()).then(|| {
+            state.journal.connection();
+            serve(stream, tls.clone(), Arc::clone(&state), cuts)
+        })
+    };
+    accept(listener, stopped(&state.stop), serving).await;
     drop(alive);
 }
 

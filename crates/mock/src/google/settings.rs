@@ -17,7 +17,7 @@ pub struct Settings {
     pub names: Vec<String>,
     /// The pools that are known to STS.
     pub pools: Vec<Pool>,
-    /// Keys that sign service account tokens. Default: none. [`Handle::set_jwks`](super::Handle::set_jwks) replaces them.
+    /// Keys that sign service account tokens. Default: none.
     pub jwks: Jwks,
 }
 
@@ -71,11 +71,5 @@ impl Pool {
     #[must_use]
     pub fn issued_by(self, issuer: &str) -> Self {
         Self { issuer: issuer.to_owned(), ..self }
-    }
-
-    /// The same pool for tokens with only this audience: a provider's allowed audience.
-    #[must_use]
-    pub fn for_audience(self, audience: &str) -> Self {
-        Self { token_audiences: vec![audience.to_owned()], ..self }
     }
 }

@@ -1,9 +1,9 @@
 //! [`State`]: shared by the connections and the [`Handle`](super::Handle).
 
 use std::net::SocketAddr;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
+use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use super::accounts::Accounts;
@@ -20,7 +20,7 @@ pub(super) struct State {
     pub(super) tls: bool,
     pub(super) authority: Authority,
     pub(super) pools: Vec<Pool>,
-    pub(super) jwks: Mutex<Jwks>,
+    pub(super) jwks: Jwks,
     pub(super) accounts: Mutex<Accounts>,
     pub(super) tokens: Mutex<Tokens>,
     pub(super) script: Script,
@@ -40,7 +40,7 @@ impl State {
             tls: settings.tls,
             authority: settings.authority,
             pools: settings.pools,
-            jwks: Mutex::new(settings.jwks),
+            jwks: settings.jwks,
             accounts: Mutex::default(),
             tokens: Mutex::new(Tokens::new()),
             script: Script::default(),
@@ -52,14 +52,12 @@ impl State {
         }
     }
 
-    /// Cuts all connections.
-    pub(super) fn cut(&self) {
-        self.cuts.send_modify(|cuts| *cuts += 1);
-    }
-
-    /// Sets whether new connections are closed at once.
+    /// Sets whether new connections are closed at once. If so, cuts all others.
     pub(super) fn set_away(&self, is_away: bool) {
         self.is_away.store(is_away, Relaxed);
+        if is_away {
+            self.cuts.send_modify(|cuts| *cuts += 1);
+        }
     }
 
     pub(super) fn is_away(&self) -> bool {

@@ -12,7 +12,6 @@ use serde_json::{Map, Value, json};
 use super::answer::{Answer, Refusal};
 use super::jwt::{Caller, Claims, verify};
 use super::state::State;
-use crate::lock::lock;
 
 const GRANT_TYPE: &str = "urn:ietf:params:oauth:grant-type:token-exchange";
 const ACCESS_TOKEN: &str = "urn:ietf:params:oauth:token-type:access_token";
@@ -109,11 +108,10 @@ impl Exchange {
         let target = || Refusal::Oauth { error: "invalid_target", description: UNKNOWN_POOL.into() };
         let pool = pool.ok_or_else(target)?;
         let now = state.clock.now();
-        let keys = lock(&state.jwks).clone();
-        let verified =
-            verify(&self.subject_token, &keys, pool, now).map_err(|error| Refusal::grant(error.to_string()))?;
+        let verified = verify(&self.subject_token, &state.jwks, pool, now);
+        let verified = verified.map_err(|error| Refusal::grant(error.to_string()))?;
         let expires_in = (verified.exp - now).min(MAX_SECONDS);
-        let token = lock(&state.tokens).access(&verified.caller, None, self.scopes, self.bound_to, now + expires_in);
+        let token = state.tokens.lock().access(&verified.caller, None, self.scopes, self.bound_to, now + expires_in);
         Ok(Answer::ok(&json!({
             "access_token": &*token,
             "expires_in": expires_in,

@@ -1,14 +1,14 @@
 //! Capabilities by which a container goes past a proxy in its own pod.
 //!
-//! There the redirect tells the proxy's packets by their user, and the kernel shows it what leaves by a socket of IP. On a node
-//! these capabilities are of no use: a pod's packets all arrive by its interface.
+//! There the redirect recognises the proxy's packets by their user, and sees only packets that leave through IP sockets. On a node
+//! these capabilities do not help: all packets of a pod arrive through its interface.
 
 use std::fs;
 
 use super::judge::{Finding, Verdict};
 use redirect::SIDECAR_UID;
 
-/// Their numbers (`linux/capability.h`), and what each does.
+/// Their numbers (`linux/capability.h`), and how each bypasses the redirect.
 const HARMFUL: [(u32, &str); 3] = [
     (7, "SETUID (it can act as the user of the proxy)"),
     (12, "NET_ADMIN (it can change the rules)"),

@@ -1,7 +1,7 @@
 //! Sends the requests of the checks.
 
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -9,6 +9,7 @@ use http::{Method, Request, StatusCode, header};
 use tokio::net::{TcpStream, lookup_host};
 use tokio::time::{Instant, timeout};
 
+use crate::ask::from_here;
 use http_client::{ClientError, HttpClient, Limits};
 use protocol::metadata::headers::{GOOGLE, METADATA_FLAVOR};
 
@@ -72,9 +73,7 @@ impl Client {
 
     /// Sends a request to the listener for operators at this address on this machine.
     pub(super) async fn ask_here(&self, addr: SocketAddr, path: &str) -> Exchange {
-        // A process that listens on all addresses also listens on loopback.
-        let ip = if addr.ip().is_unspecified() { Ipv4Addr::LOCALHOST.into() } else { addr.ip() };
-        let addr = SocketAddr::new(ip, addr.port());
+        let addr = from_here(addr);
         self.ask(addr, &addr.to_string(), path).await
     }
 }

@@ -22,7 +22,7 @@ use http_client::{HttpClient, Limits};
 use identity::cluster::{AccountObject, Public};
 use identity::tokens::attempt::{self, Federated};
 use identity::tokens::{Google, NotGiven};
-use identity::workloads::{Annotations, Federation, Link, Names, Trust, Workload};
+use identity::workloads::{Federation, Link, Names, Trust, Workload};
 
 /// Limits of a request to the issuer's URL. A key set has some KiB.
 const LIMITS: Limits = Limits { timeout: MAX_STEP, max_body_bytes: 64 << 10 };
@@ -140,7 +140,6 @@ struct Subject {
 impl Subject {
     fn new(patient: &Patient, account: AccountObject, federation: &Federation) -> Self {
         let annotations = account.metadata.annotations.unwrap_or_default();
-        let annotations = Annotations::from(&annotations);
         let workload = Workload {
             namespace: patient.namespace.as_str().into(),
             name: patient.account.as_str().into(),

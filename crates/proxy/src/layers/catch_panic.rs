@@ -55,8 +55,8 @@ pub fn panic_message(panic: &(dyn Any + Send)) -> &str {
     message.unwrap_or("the panic has no message")
 }
 
-// Unwind safe: a panic drops the request's own state, and state shared between requests is behind locks that handle
-// poisoning.
+// Unwind safe: a panic drops the request's own state, and releases the locks of state that requests share. Each change made
+// under a lock leaves that state valid.
 impl<R, T, S> Service<R> for CatchPanic<S>
 where
     S: Service<R, Response = T, Error = Error>,

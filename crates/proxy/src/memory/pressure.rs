@@ -7,9 +7,9 @@
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering::Relaxed};
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use crate::cgroup::{self, Version};
@@ -149,7 +149,7 @@ impl Group {
     /// File pages that are charged to the group while its total memory is `all`. Without pressure the exact number is
     /// not needed.
     fn files(&self, all: u64) -> u64 {
-        let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut files = self.files.lock();
         let is_old = files.read.is_none_or(|read| read.elapsed() >= STAT_INTERVAL);
         let is_tense = all >= self.limit / 100 * THRESHOLD_PERCENT[Level::Thrifty as usize];
         if is_old && is_tense {

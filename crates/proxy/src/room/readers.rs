@@ -60,7 +60,7 @@ impl Charge {
     /// Attaches the room to bytes sent to a client. It is released when the last reference is dropped.
     pub fn read_by(self: &Arc<Self>, peer: Option<SocketAddr>, bytes: Bytes) -> Bytes {
         let reader = peer.map(|peer| {
-            let mut state = self.account.room.lock();
+            let mut state = self.account.room.state.lock();
             let number = state.number();
             state.readers.insert(number, peer, self.account.client());
             number
@@ -78,7 +78,7 @@ impl AsRef<[u8]> for Reading {
 impl Drop for Reading {
     fn drop(&mut self) {
         if let Some(number) = self.reader {
-            self.charge.account.room.lock().readers.0.remove(&number);
+            self.charge.account.room.state.lock().readers.0.remove(&number);
         }
     }
 }

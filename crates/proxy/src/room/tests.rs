@@ -49,7 +49,7 @@ async fn room_is_released_with_the_last_reference() {
     assert_eq!(room.used(), LIMIT);
     drop(part);
     assert_eq!(room.used(), 0);
-    assert!(room.lock().readers.is_empty());
+    assert!(room.state.lock().readers.is_empty());
 }
 
 #[tokio::test(start_paused = true)]
@@ -59,7 +59,7 @@ async fn the_wait_is_limited_by_the_upstream_timeout() {
     let began = Instant::now();
     assert_eq!(take(&room, 2, made(1)).await.expect("no panic").err(), Some(Overload::LargeAnswers));
     assert_eq!(began.elapsed(), UPSTREAM_TIMEOUT);
-    assert!(room.lock().waiting.is_empty());
+    assert!(room.state.lock().waiting.is_empty());
 }
 
 #[tokio::test(start_paused = true)]
@@ -133,22 +133,21 @@ async fn the_largest_holder_that_does_not_read_is_cut_for_a_waiting_request() {
     let room = Room::new(LIMIT, {
         let (unread, cut) = (Arc::clone(&unread), Arc::clone(&cut));
         CutUnread::new(Arc::new(move |peers| {
-            let gone: Vec<_> =
-                unread.lock().expect("no panic").extract_if(.., |(peer, _)| peers.contains(peer)).collect();
-            cut.lock().expect("no panic").extend(gone.iter().map(|(peer, _)| *peer));
+            let gone: Vec<_> = unread.lock().extract_if(.., |(peer, _)| peers.contains(peer)).collect();
+            cut.lock().extend(gone.iter().map(|(peer, _)| *peer));
             !gone.is_empty()
         }))
     });
     for (pod, bytes) in [(1, 30_000), (1, 30_000), (2, 40_000)] {
         let charge = taken(take(&room, pod, made(bytes))).await;
-        unread.lock().expect("no panic").push((peer(pod), charge.hold(vec![b'x'; bytes])));
+        unread.lock().push((peer(pod), charge.hold(vec![b'x'; bytes])));
     }
     let began = Instant::now();
     let newcomer = taken(take(&room, 3, made(60_000))).await;
     assert!((READ_TIMEOUT..READ_TIMEOUT + 2 * POLL_INTERVAL).contains(&began.elapsed()), "{:?}", began.elapsed());
-    assert_eq!(*cut.lock().expect("no panic"), [peer(1), peer(1)], "the other client is not cut");
+    assert_eq!(*cut.lock(), [peer(1), peer(1)], "the other client is not cut");
     let _second = taken(take(&room, 4, made(40_000))).await;
-    assert_eq!(cut.lock().expect("no panic").last(), Some(&peer(2)), "the largest holder has no unread response");
+    assert_eq!(cut.lock().last(), Some(&peer(2)), "the largest holder has no unread response");
     drop(newcomer);
 }
 

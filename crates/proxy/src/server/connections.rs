@@ -36,10 +36,11 @@ mod turned_away;
 
 use std::collections::HashSet;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep};
 
@@ -147,13 +148,13 @@ impl Connections {
 
     /// The number of open connections.
     pub fn count(&self) -> usize {
-        self.lock().connections.len()
+        self.open.lock().connections.len()
     }
 
     /// Cuts the connection whose client has not read its response for longest, which soon frees its seat.
     /// Returns `false` if all clients are reading.
     pub fn cut_unread(&self) -> bool {
-        let mut open = self.lock();
+        let mut open = self.open.lock();
         let Some(longest) = open.oldest(Connection::unread_since) else { return false };
         self.cut(&mut open, longest.number);
         self.shedding.shed(Shed::UnreadAnswer, None);
@@ -164,7 +165,7 @@ impl Connections {
     /// reading.
     pub fn cut_unread_of(&self, peers: &[SocketAddr]) -> bool {
         let peers: HashSet<_> = peers.iter().collect();
-        let mut open = self.lock();
+        let mut open = self.open.lock();
         let is_wanted =
             |connection: &&Connection| peers.contains(&connection.arrival.peer) && connection.unread_since().is_some();
         let unread: Vec<_> = open.connections.values().filter(is_wanted).map(|connection| connection.number).collect();
@@ -178,7 +179,7 @@ impl Connections {
     /// Resets the connections from this address that were accepted before this time, because the address no longer
     /// belongs to the same pod. Returns their number.
     pub fn cut_from(&self, addr: IpAddr, before: BootTime) -> usize {
-        let mut open = self.lock();
+        let mut open = self.open.lock();
         let is_wanted = |connection: &&Connection| {
             connection.task.is_some() && connection.arrival.addr() == addr && connection.arrival.accepted < before
         };
@@ -195,7 +196,7 @@ impl Connections {
     pub(super) async fn meanwhile(&self, wait: impl Future<Output = ()>) {
         let began = Instant::now();
         wait.await;
-        let mut open = self.lock();
+        let mut open = self.open.lock();
         // Other waits may have begun later and ended before.
         open.read_until = open.read_until.max(began);
     }
@@ -219,7 +220,7 @@ impl Connections {
             Level::Closing => false,
             Level::Cutting => true,
         };
-        let mut open = self.lock();
+        let mut open = self.open.lock();
         // If the connections' charge is small, closing them would not help.
         let goal = open.memory.used().saturating_sub(over).max(open.memory.limit() / 4);
         while open.memory.used() > goal {
@@ -236,14 +237,14 @@ impl Connections {
 
     /// Total charge of all connections and its limit, in bytes.
     pub fn weight(&self) -> (usize, usize) {
-        let open = self.lock();
+        let open = self.open.lock();
         (open.memory.used(), open.memory.limit())
     }
 
     /// Admits a connection if there is room or another gives way.
     pub(super) fn admit(self: &Arc<Self>, arrival: Arrival, activity: &Arc<Activity>, wait_for: WaitFor) -> Admission {
         let client = Some(arrival.addr());
-        let mut open = self.lock();
+        let mut open = self.open.lock();
         if self.pressure.took(OPEN_BYTES) == Level::Cutting
             && open.memory.largest().is_some_and(|(largest, _)| largest == client)
         {
@@ -269,7 +270,7 @@ impl Connections {
 
     /// Registers the connection in this place, so that it can be closed for another.
     pub(super) fn started(&self, number: u64, task: AbortHandle) {
-        if let Some(connection) = self.lock().connections.get_mut(&number) {
+        if let Some(connection) = self.open.lock().connections.get_mut(&number) {
             connection.task = Some(task);
         }
     }
@@ -349,11 +350,6 @@ impl Connections {
     fn note_use(&self, open: &Open) {
         let crowded_from = (open.memory.limit() / 4 * 3).min(CROWDED_BYTES);
         self.is_crowded.store(open.memory.used() > crowded_from, Relaxed);
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Open> {
-        // Entries are inserted and removed as a whole, so the table is consistent even after a panic.
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -15,12 +15,13 @@ use std::collections::{HashMap, VecDeque};
 use std::future::Future;
 use std::net::IpAddr;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
 use foldhash::fast::RandomState;
+use parking_lot::Mutex;
 use pin_project_lite::pin_project;
 use tokio::task::yield_now;
 
@@ -144,7 +145,7 @@ impl Turns {
     }
 
     fn wait(self: &Arc<Self>, taker: Taker, waker: &Waker) -> u64 {
-        let number = self.lock().add(taker, waker.clone());
+        let number = self.queues.lock().add(taker, waker.clone());
         self.waiting.fetch_add(1, Relaxed);
         self.dispatch();
         number
@@ -160,7 +161,7 @@ impl Turns {
             loop {
                 // The event loop completes a round: it polls the sockets, and tasks with a turn run.
                 yield_now().await;
-                let given = turns.lock().give(POLLS_AT_ONCE);
+                let given = turns.queues.lock().give(POLLS_AT_ONCE);
                 turns.waiting.fetch_sub(given.turns, Relaxed);
                 turns.shedding.delayed(given.late);
                 if given.turns == 0 {
@@ -174,11 +175,6 @@ impl Turns {
                 turns.dispatch();
             }
         });
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Queues> {
-        // No update can panic midway.
-        self.queues.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -283,7 +279,7 @@ impl Waits {
             self.note(true);
             return Poll::Pending;
         };
-        let mut queues = self.turns.lock();
+        let mut queues = self.turns.queues.lock();
         if let Some(waiting) = queues.of.get_mut(&self.taker).and_then(|queue| queue.waiter(number)) {
             waiting.waker.clone_from(waker);
             return Poll::Pending;
@@ -304,7 +300,7 @@ impl Waits {
 impl Drop for Waits {
     fn drop(&mut self) {
         let Some(number) = self.number else { return };
-        let mut queues = self.turns.lock();
+        let mut queues = self.turns.queues.lock();
         let left = queues.of.get_mut(&self.taker).and_then(|queue| queue.leave(number));
         drop(queues);
         if left.is_some() {
@@ -326,7 +322,7 @@ impl<F: Future> Future for Shared<F> {
         let polled = this.inner.poll(cx);
         let took = i64::try_from(nanos(began.elapsed())).unwrap_or(MAX_CHARGE);
         let advance = if turn == Turn::Given { ADVANCE } else { 0 };
-        this.waits.turns.lock().charge(this.waits.taker, took.min(MAX_CHARGE), advance);
+        this.waits.turns.queues.lock().charge(this.waits.taker, took.min(MAX_CHARGE), advance);
         polled
     }
 }

@@ -18,9 +18,9 @@
 //! A refusal counts as a success: a server that refuses is up.
 
 use std::net::IpAddr;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 /// Consecutive failures that are tolerated.
@@ -77,7 +77,7 @@ impl<T: Copy + PartialEq> Breaker<T> {
         if client.is_none() {
             return true;
         }
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let is_down = state.is_down();
         let State { failing, probed } = &mut *state;
         let streak = failing.iter_mut().find(|streak| streak.client == client);
@@ -100,7 +100,7 @@ impl<T: Copy + PartialEq> Breaker<T> {
 
     /// Records that a request of this client succeeded.
     pub fn succeeded(&self, client: Option<T>) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.failing.retain(|streak| streak.client != client);
         for streak in &mut state.failing {
             streak.unrefuted = 0;
@@ -109,7 +109,7 @@ impl<T: Copy + PartialEq> Breaker<T> {
 
     /// Records that a request of this client failed.
     pub fn failed(&self, client: Option<T>, now: Instant) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let known = state.failing.iter().position(|streak| streak.client == client);
         let mut streak = match known {
             Some(place) => state.failing.remove(place),
@@ -123,10 +123,6 @@ impl<T: Copy + PartialEq> Breaker<T> {
             state.failing.remove(0);
         }
         state.failing.push(streak);
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State<T>> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -229,6 +225,6 @@ mod tests {
         for client in 0..1000_u32 {
             breaker.failed(Some(std::net::Ipv4Addr::from(client).into()), now);
         }
-        assert_eq!(breaker.lock().failing.len(), MAX_CLIENTS);
+        assert_eq!(breaker.state.lock().failing.len(), MAX_CLIENTS);
     }
 }

@@ -120,9 +120,7 @@ impl Refused {
     pub fn withholding(self, why: Withheld) -> Self {
         Self { withheld: Some(why), ..self }
     }
-}
 
-impl Refused {
     /// The first line of the body.
     pub fn line(&self) -> Cow<'_, str> {
         String::from_utf8_lossy(self.body.split(|byte| *byte == b'\n').next().unwrap_or_default())

@@ -1,8 +1,8 @@
 //! [`Health`]: whether the last upstream request succeeded.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use crate::failure::Failure;
@@ -34,29 +34,24 @@ impl Default for State {
 impl Health {
     /// Reason why the upstream is failing, or `None` while it is available.
     pub fn failure(&self) -> Option<String> {
-        self.lock().failing.as_ref().map(|(reason, _)| reason.clone())
+        self.0.lock().failing.as_ref().map(|(reason, _)| reason.clone())
     }
 
     /// Time since the last outage began, in which no request has succeeded. `None` while the upstream is available.
     pub fn failing_for(&self) -> Option<Duration> {
-        self.lock().failing.as_ref().map(|(_, since)| since.elapsed())
+        self.0.lock().failing.as_ref().map(|(_, since)| since.elapsed())
     }
 
     pub(super) fn answered(&self) {
-        if self.lock().answered() {
+        if self.0.lock().answered() {
             tracing::info!("metadata server available again");
         }
     }
 
     pub(super) fn failed(&self, failure: &Failure) {
-        if self.lock().failed(failure, Instant::now()) {
+        if self.0.lock().failed(failure, Instant::now()) {
             tracing::warn!("metadata server unavailable: {failure}; requests that are not cached get 503");
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        // The fields are independent, so the state is consistent even after a panic.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -8,12 +8,13 @@
 //! burst's connections are closed even without further requests.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::Empty;
 use hyper::client::conn::http1::SendRequest;
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout_at};
 
@@ -77,13 +78,13 @@ impl Pool {
     }
 
     fn pop(&self, now: Instant) -> Option<Connection> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         trim(&mut state.idle, now);
         state.idle.pop_back().map(|idle| idle.connection)
     }
 
     fn push(self: &Arc<Self>, connection: Connection, now: Instant) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         trim(&mut state.idle, now);
         state.idle.push_back(Idle { connection, since: now });
         if !std::mem::replace(&mut state.is_kept, true) {
@@ -96,16 +97,11 @@ impl Pool {
     /// Closes connections that have been idle for too long. Returns the time of the next run, or `None` if none is
     /// left, which ends the task.
     fn tidy(&self, now: Instant) -> Option<Instant> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         trim(&mut state.idle, now);
         let due = state.idle.front().map(|oldest| oldest.since + limit(state.idle.len()));
         state.is_kept = due.is_some();
         due
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        // Pushing and popping cannot panic midway.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -166,7 +162,7 @@ mod tests {
     }
 
     fn idle(pool: &Pool) -> usize {
-        pool.lock().idle.len()
+        pool.state.lock().idle.len()
     }
 
     /// Lets this much time pass without using the pool.
@@ -184,7 +180,7 @@ mod tests {
         assert_eq!(ends[0].read(&mut closed).await.ok(), Some(0), "the upstream sees the close");
         quiet(MAX_IDLE_FOR).await;
         assert_eq!(idle(&pool), 0);
-        assert!(!pool.lock().is_kept, "no task runs for an empty pool");
+        assert!(!pool.state.lock().is_kept, "no task runs for an empty pool");
         let _ends = after_a_burst(&pool, 1).await;
         quiet(MAX_IDLE_FOR).await;
         assert_eq!(idle(&pool), 0, "the task is started again");

@@ -3,8 +3,7 @@
 use http::header::CONTENT_TYPE;
 use http::{Request, StatusCode};
 use kube::client::Body;
-use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::facts::{Attempt, Facts, Outcome, Way};
@@ -156,8 +155,8 @@ impl Asker<'_> {
 }
 
 #[derive(Deserialize)]
-struct Reviewed<S> {
-    status: S,
+struct Review {
+    status: Access,
 }
 
 #[derive(Deserialize)]
@@ -169,7 +168,10 @@ struct Access {
 /// Whether the requesting user has a right.
 async fn may(bare: &Cluster, right: Right) -> Result<bool, RequestError> {
     let path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
-    Ok(review::<Access>(bare, path, &right.review()).await?.allowed)
+    let body = events::read_whole(post(bare, path, &right.review()).await?, MAX_BYTES).await?;
+    let review: Review =
+        serde_json::from_slice(&body).map_err(|error| RequestError::Invalid(format!("a review: {error}")))?;
+    Ok(review.status.allowed)
 }
 
 /// Tries, in a dry run, to change a part of the node that the startup taint's policy lets nobody change. `None` if the
@@ -205,17 +207,9 @@ async fn any_pod(cluster: &Cluster) -> Result<Option<Subject>, RequestError> {
     }))
 }
 
-async fn review<S: DeserializeOwned>(by: &Cluster, path: &str, question: &impl Serialize) -> Result<S, RequestError> {
-    let body = events::read_whole(post(by, path, question).await?, MAX_BYTES).await?;
-    let reviewed: Reviewed<S> =
-        serde_json::from_slice(&body).map_err(|error| RequestError::Invalid(format!("a review: {error}")))?;
-    Ok(reviewed.status)
-}
-
 /// Sends an object. A failure of the server itself becomes [`RequestError::Unreachable`]; a refusal has its message.
-async fn post(by: &Cluster, path: &str, object: &impl Serialize) -> Result<Body, RequestError> {
-    let object = serde_json::to_vec(object).map_err(|error| RequestError::Invalid(error.to_string()))?;
-    let request = Request::post(path).header(CONTENT_TYPE, JSON).body(Body::from(object));
+async fn post(by: &Cluster, path: &str, object: &Value) -> Result<Body, RequestError> {
+    let request = Request::post(path).header(CONTENT_TYPE, JSON).body(Body::from(object.to_string().into_bytes()));
     by.send(request, Resource::Rights).await.map_err(or_unreachable)
 }
 

@@ -97,6 +97,24 @@ impl FakeProc {
         }
     }
 
+    /// Puts a directory in the place of a file: nobody can read it, root included. Returns what the file had.
+    #[cfg(test)]
+    pub(crate) fn hide(&self, file: &str) -> Vec<u8> {
+        let file = self.dir.join(file);
+        let text = fs::read(&file).expect("it is there");
+        fs::remove_file(&file).expect("it is there");
+        fs::create_dir(file).expect("a free name");
+        text
+    }
+
+    /// Puts a hidden file back.
+    #[cfg(test)]
+    pub(super) fn show(&self, file: &str, text: &[u8]) {
+        let file = self.dir.join(file);
+        fs::remove_dir(&file).expect("it is empty");
+        fs::write(file, text).expect("a temporary file");
+    }
+
     fn put_aside(&self, pid: u32) -> PathBuf {
         let gone = self.dir.join(format!("gone-{}", self.gone.fetch_add(1, Relaxed)));
         fs::rename(self.dir.join(pid.to_string()), &gone).expect("a new name");

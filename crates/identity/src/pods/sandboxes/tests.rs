@@ -18,6 +18,35 @@ fn uid(text: &str) -> PodUid {
     PodUid::parse(text).expect("a UID")
 }
 
+/// With the network `a`, and the network `claimed`, to which a process of a pod may have gone.
+fn node() -> FakeProc {
+    let proc = FakeProc::new();
+    proc.network("a", &["10.8.0.5"]);
+    proc.network("claimed", &["10.8.0.99"]);
+    proc
+}
+
+/// Opens it, and scans once.
+fn scanned(proc: &FakeProc) -> Sandboxes {
+    let sandboxes = proc.open();
+    sandboxes.scan();
+    sandboxes
+}
+
+/// A process of a pod whose anchor has ended does not become the anchor, however often it is read.
+fn never_succeeds(proc: &FakeProc, sandboxes: &Sandboxes, pid: u32) {
+    for _ in 0..3 {
+        assert_eq!(sandboxes.scan().sandboxes, 0);
+        proc.renew(pid);
+    }
+}
+
+/// The pod has the address of its anchor, and not that of the network `claimed`.
+fn only_the_anchor_holds(sandboxes: &Sandboxes) {
+    assert_eq!(holders(sandboxes, "10.8.0.5"), [uid(A)]);
+    assert!(holders(sandboxes, "10.8.0.99").is_empty());
+}
+
 /// The pods that have this address.
 fn holders(sandboxes: &Sandboxes, addr: &str) -> Vec<PodUid> {
     let holders = sandboxes.holders(addr.parse().expect("an address")).expect("all can be read");
@@ -65,15 +94,13 @@ fn a_sandbox_has_its_addresses_of_both_families() {
 
 #[test]
 fn an_older_process_of_the_runtime_in_the_pods_group_is_not_its_sandbox() {
-    let proc = FakeProc::new();
-    proc.network("a", &["10.8.0.5"]);
+    let proc = node();
     // CRI-O's conmon of the sandbox, if its group is that of the pod.
     let slice = format!("/kubepods.slice/kubepods-pod{}.slice", A.replace('-', "_"));
     proc.process(19, 1230, &format!("{slice}/crio-conmon-1.scope"), "node");
     proc.process(20, 1234, &format!("{slice}/crio-1.scope"), "a");
     proc.process(21, 1240, &format!("{slice}/crio-conmon-2.scope"), "node");
-    let sandboxes = proc.open();
-    sandboxes.scan();
+    let sandboxes = scanned(&proc);
     assert_eq!(holders(&sandboxes, "10.8.0.5"), [uid(A)]);
     assert!(holders(&sandboxes, "10.128.0.2").is_empty());
     proc.end(20);
@@ -84,11 +111,9 @@ fn an_older_process_of_the_runtime_in_the_pods_group_is_not_its_sandbox() {
 
 #[test]
 fn a_dead_sandbox_has_nothing_at_once_even_if_its_id_and_address_are_used_again() {
-    let proc = FakeProc::new();
-    proc.network("a", &["10.8.0.5"]);
+    let proc = node();
     proc.of_pod(20, 1000, A, "a");
-    let sandboxes = proc.open();
-    sandboxes.scan();
+    let sandboxes = scanned(&proc);
     proc.end(20);
     proc.of_pod(20, 2000, B, "a");
     assert!(holders(&sandboxes, "10.8.0.5").is_empty());
@@ -103,11 +128,9 @@ fn a_dead_sandbox_has_nothing_at_once_even_if_its_id_and_address_are_used_again(
 
 #[test]
 fn a_process_that_nobody_waits_for_is_dead() {
-    let proc = FakeProc::new();
-    proc.network("a", &["10.8.0.5"]);
+    let proc = node();
     proc.of_pod(20, 1000, A, "a");
-    let sandboxes = proc.open();
-    sandboxes.scan();
+    let sandboxes = scanned(&proc);
     fs::write(proc.dir.join("20/stat"), stat(20, b"pause", 'Z', 1000)).expect("a temporary file");
     assert!(!sandboxes.is_alive(uid(A)));
     proc.renew(20);
@@ -140,51 +163,39 @@ async fn the_addresses_of_a_sandbox_are_followed_at_once_until_they_settle_and_e
 
 #[test]
 fn a_process_with_a_network_of_its_own_holds_nothing() {
-    let proc = FakeProc::new();
-    proc.network("a", &["10.8.0.5"]);
-    proc.network("claimed", &["10.8.0.99"]);
+    let proc = node();
     proc.of_pod(30, 1000, A, "a");
     // The lower ID is the younger process: IDs wrap around.
     proc.of_pod(20, 1500, A, "claimed");
     let sandboxes = proc.open();
     for _ in 0..2 {
         sandboxes.scan();
-        assert!(holders(&sandboxes, "10.8.0.99").is_empty());
-        assert_eq!(holders(&sandboxes, "10.8.0.5"), [uid(A)]);
+        only_the_anchor_holds(&sandboxes);
         proc.renew(20);
     }
 }
 
 #[test]
 fn who_was_seen_beside_the_anchor_does_not_succeed_it() {
-    let proc = FakeProc::new();
-    proc.network("a", &["10.8.0.5"]);
-    proc.network("claimed", &["10.8.0.99"]);
+    let proc = node();
     proc.of_pod(20, 1000, A, "a");
     proc.of_pod(21, 1500, A, "claimed");
-    let sandboxes = proc.open();
-    sandboxes.scan();
+    let sandboxes = scanned(&proc);
     proc.end(20);
-    for _ in 0..3 {
-        assert_eq!(sandboxes.scan().sandboxes, 0);
-        proc.renew(21);
-    }
+    never_succeeds(&proc, &sandboxes, 21);
     // The kubelet makes a new sandbox for the same pod.
     proc.of_pod(22, 2000, A, "a");
     sandboxes.scan();
-    assert_eq!(holders(&sandboxes, "10.8.0.5"), [uid(A)]);
-    assert!(holders(&sandboxes, "10.8.0.99").is_empty());
+    only_the_anchor_holds(&sandboxes);
 }
 
 #[test]
 fn a_forerunner_of_pause_does_not_bar_it() {
-    let proc = FakeProc::new();
-    proc.network("a", &["10.8.0.5"]);
+    let proc = node();
     let now = just_now();
     proc.of_pod(20, now, A, "a");
     proc.of_pod(21, now + 1, A, "a");
-    let sandboxes = proc.open();
-    sandboxes.scan();
+    let sandboxes = scanned(&proc);
     proc.end(20);
     assert!(!sandboxes.is_alive(uid(A)));
     sandboxes.scan();
@@ -194,114 +205,80 @@ fn a_forerunner_of_pause_does_not_bar_it() {
 
 #[test]
 fn who_could_not_be_read_for_a_while_is_not_forgiven() {
-    let proc = FakeProc::new();
-    proc.network("a", &["10.8.0.5"]);
+    let proc = node();
     proc.of_pod(20, 1000, A, "a");
     proc.of_pod(21, 1500, A, "a");
-    let sandboxes = proc.open();
-    sandboxes.scan();
+    let sandboxes = scanned(&proc);
     proc.end(20);
     proc.renew(21);
-    let file = proc.dir.join("21/cgroup");
-    let text = fs::read(&file).expect("it is there");
-    fs::remove_file(&file).expect("it is there");
-    fs::create_dir(&file).expect("a free name");
+    let text = proc.hide("21/cgroup");
     assert_eq!(sandboxes.scan().unreadable, 1);
-    fs::remove_dir(&file).expect("it is empty");
-    fs::write(&file, text).expect("a temporary file");
+    proc.show("21/cgroup", &text);
     proc.renew(21);
     assert_eq!(sandboxes.scan().sandboxes, 0);
 }
 
 #[test]
 fn who_has_a_network_of_its_own_does_not_succeed_even_a_young_anchor() {
-    let proc = FakeProc::new();
-    proc.network("a", &["10.8.0.5"]);
-    proc.network("claimed", &["10.8.0.99"]);
+    let proc = node();
     let now = just_now();
     proc.of_pod(20, now, A, "a");
     proc.of_pod(21, now + 1, A, "claimed");
-    let sandboxes = proc.open();
-    sandboxes.scan();
+    let sandboxes = scanned(&proc);
     proc.end(20);
-    for _ in 0..2 {
-        assert_eq!(sandboxes.scan().sandboxes, 0);
-        proc.renew(21);
-    }
+    never_succeeds(&proc, &sandboxes, 21);
 }
 
 #[test]
 fn an_older_process_takes_over() {
-    let proc = FakeProc::new();
-    proc.network("a", &["10.8.0.5"]);
-    proc.network("claimed", &["10.8.0.99"]);
+    let proc = node();
     // Both began while the first scan listed processes, and it had passed the ID of the older one.
     let now = just_now();
     proc.of_pod(21, now + 1, A, "claimed");
-    let sandboxes = proc.open();
-    sandboxes.scan();
+    let sandboxes = scanned(&proc);
     proc.of_pod(20, now, A, "a");
     sandboxes.scan();
-    assert_eq!(holders(&sandboxes, "10.8.0.5"), [uid(A)]);
-    assert!(holders(&sandboxes, "10.8.0.99").is_empty());
+    only_the_anchor_holds(&sandboxes);
 }
 
 /// A pod's process whose files other than `cgroup` cannot be read.
 fn unreadable_but_for_its_pod(proc: &FakeProc, pid: u32, pod: &str) {
     proc.of_pod(pid, 1500, pod, "claimed");
-    let file = proc.dir.join(format!("{pid}/stat"));
-    fs::remove_file(&file).expect("it is there");
-    fs::create_dir(&file).expect("a free name");
+    proc.hide(&format!("{pid}/stat"));
 }
 
 #[test]
 fn of_a_new_process_of_a_settled_pod_only_the_group_is_read() {
-    let proc = FakeProc::new();
-    proc.network("a", &["10.8.0.5"]);
-    proc.network("claimed", &["10.8.0.99"]);
+    let proc = node();
     proc.of_pod(20, 1000, A, "a");
-    let sandboxes = proc.open();
-    sandboxes.scan();
+    let sandboxes = scanned(&proc);
     unreadable_but_for_its_pod(&proc, 21, A);
     assert_eq!(sandboxes.scan(), found(3, 1, 1, 0));
     assert_eq!(sandboxes.scan(), found(3, 0, 1, 0), "it is not read again");
     // Nor does it succeed the anchor, once it can be read.
-    fs::remove_dir(proc.dir.join("21/stat")).expect("it is empty");
-    fs::write(proc.dir.join("21/stat"), stat(21, b"sh", 'S', 1500)).expect("a temporary file");
+    proc.show("21/stat", &stat(21, b"sh", 'S', 1500));
     proc.end(20);
-    for _ in 0..3 {
-        assert_eq!(sandboxes.scan().sandboxes, 0);
-        proc.renew(21);
-    }
+    never_succeeds(&proc, &sandboxes, 21);
 }
 
 #[test]
 fn who_could_not_be_read_at_first_may_be_older_than_a_settled_anchor() {
-    let proc = FakeProc::new();
-    proc.network("a", &["10.8.0.5"]);
-    proc.network("claimed", &["10.8.0.99"]);
+    let proc = node();
     proc.of_pod(20, 1000, A, "a");
     proc.of_pod(21, 1500, A, "claimed");
-    let file = proc.dir.join("20/cgroup");
-    let text = fs::read(&file).expect("it is there");
-    fs::remove_file(&file).expect("it is there");
-    fs::create_dir(&file).expect("a free name");
+    let text = proc.hide("20/cgroup");
     let sandboxes = proc.open();
     for _ in 0..3 {
         assert_eq!(sandboxes.scan().unreadable, 1);
     }
-    fs::remove_dir(&file).expect("it is empty");
-    fs::write(&file, text).expect("a temporary file");
+    proc.show("20/cgroup", &text);
     sandboxes.scan();
-    assert_eq!(holders(&sandboxes, "10.8.0.5"), [uid(A)]);
-    assert!(holders(&sandboxes, "10.8.0.99").is_empty());
+    only_the_anchor_holds(&sandboxes);
 }
 
 #[test]
 fn a_pod_with_more_processes_than_a_scan_reads_is_unknown_until_all_are_read() {
-    let proc = FakeProc::new();
-    proc.network("a", &["10.8.0.5"]);
-    proc.network("claimed", &["10.8.0.99"]);
+    let proc = node();
     proc.network("b", &["10.8.0.6"]);
     let pids = 20..20 + u32::try_from(2 * BUDGET).expect("few");
     for pid in pids.clone() {
@@ -317,19 +294,15 @@ fn a_pod_with_more_processes_than_a_scan_reads_is_unknown_until_all_are_read() {
         assert_eq!(holders(&sandboxes, "10.8.0.6"), [uid(B)], "another pod pays for it");
     }
     assert_eq!(sandboxes.scan(), found(pids.len() + 3, 0, 2, 0));
-    assert_eq!(holders(&sandboxes, "10.8.0.5"), [uid(A)]);
-    assert!(holders(&sandboxes, "10.8.0.99").is_empty());
+    only_the_anchor_holds(&sandboxes);
 }
 
 #[test]
 fn a_pod_that_is_known_stays_so_however_many_processes_it_starts() {
-    let proc = FakeProc::new();
-    proc.network("a", &["10.8.0.5"]);
-    proc.network("claimed", &["10.8.0.99"]);
+    let proc = node();
     let now = just_now();
     proc.of_pod(9, now, A, "a");
-    let sandboxes = proc.open();
-    sandboxes.scan();
+    let sandboxes = scanned(&proc);
     for pid in 20..20 + u32::try_from(2 * BUDGET).expect("few") {
         proc.of_pod(pid, now + 1, A, "claimed");
     }
@@ -391,13 +364,11 @@ fn who_had_addresses_only_at_the_beginning_is_bare_and_who_lost_them_later_is_no
 
 #[test]
 fn two_pods_with_one_address_are_both_named() {
-    let proc = FakeProc::new();
-    proc.network("a", &["10.8.0.5"]);
+    let proc = node();
     proc.network("b", &["10.8.0.6", "10.8.0.5"]);
     proc.of_pod(20, 1000, A, "a");
     proc.of_pod(30, 2000, B, "b");
-    let sandboxes = proc.open();
-    sandboxes.scan();
+    let sandboxes = scanned(&proc);
     assert_eq!(holders(&sandboxes, "10.8.0.5"), [uid(B), uid(A)]);
     proc.end(20);
     assert_eq!(holders(&sandboxes, "10.8.0.5"), [uid(B)]);
@@ -405,13 +376,11 @@ fn two_pods_with_one_address_are_both_named() {
 
 #[test]
 fn who_had_an_address_is_remembered_for_five_minutes() {
-    let proc = FakeProc::new();
-    proc.network("a", &["10.8.0.5"]);
+    let proc = node();
     proc.network("b", &["10.8.0.6", "10.8.0.7"]);
     proc.of_pod(20, just_now(), A, "a");
     proc.of_pod(30, just_now(), B, "b");
-    let sandboxes = proc.open();
-    sandboxes.scan();
+    let sandboxes = scanned(&proc);
     let all = || ["10.8.0.5", "10.8.0.6", "10.8.0.7"].map(|addr| recent_holders(&sandboxes, addr));
     let both = [vec![uid(A)], vec![uid(B)], vec![uid(B)]];
     assert_eq!(all(), both);
@@ -442,14 +411,13 @@ fn the_number_of_lost_addresses_that_are_remembered_is_bounded() {
         proc.network("a", &[&format!("10.8.1.{number}"), "10.8.0.5"]);
         sandboxes.scan();
     }
-    assert_eq!(sandboxes.lock().lost[&uid(A)].len(), MAX_LOST);
+    assert_eq!(sandboxes.table.lock().lost[&uid(A)].len(), MAX_LOST);
     proc.end(20);
     sandboxes.scan();
-    assert_eq!(sandboxes.lock().lost[&uid(A)].len(), MAX_LOST);
+    assert_eq!(sandboxes.table.lock().lost[&uid(A)].len(), MAX_LOST);
     assert_eq!(recent_holders(&sandboxes, "10.8.0.5"), [uid(A)]);
 }
 
-/// A directory in the place of a file cannot be read by anybody, root included.
 #[test]
 fn if_one_of_two_cannot_be_read_nobody_is_named() {
     let proc = FakeProc::new();
@@ -458,19 +426,15 @@ fn if_one_of_two_cannot_be_read_nobody_is_named() {
         proc.network(&network, &["10.8.0.5"]);
         proc.of_pod(pid, 1000, pod, &network);
     }
-    let sandboxes = proc.open();
-    sandboxes.scan();
-    let file = proc.network_dir("n1").join("fib_trie");
-    fs::remove_file(&file).expect("it is there");
-    fs::create_dir(&file).expect("a free name");
+    let sandboxes = scanned(&proc);
+    proc.hide("networks/n1/fib_trie");
     assert_eq!(sandboxes.holders(IpAddr::from([10, 8, 0, 5])), None);
     assert_eq!(sandboxes.count(), 2, "both are alive");
 }
 
 #[test]
 fn processes_in_the_nodes_network_are_no_sandbox() {
-    let proc = FakeProc::new();
-    proc.network("a", &["10.8.0.5"]);
+    let proc = node();
     // A pod with hostNetwork, and a monitor of the runtime that is older than pause.
     proc.of_pod(20, 1000, A, "node");
     proc.of_pod(30, 1000, B, "node");
@@ -483,8 +447,7 @@ fn processes_in_the_nodes_network_are_no_sandbox() {
 
 #[test]
 fn a_process_that_enters_its_pod_late_is_found() {
-    let proc = FakeProc::new();
-    proc.network("a", &["10.8.0.5"]);
+    let proc = node();
     proc.process(20, just_now(), "/system.slice/containerd.service", "node");
     let sandboxes = proc.open();
     assert_eq!(sandboxes.scan().sandboxes, 0);
@@ -497,11 +460,9 @@ fn a_process_that_enters_its_pod_late_is_found() {
 
 #[test]
 fn only_new_and_young_processes_are_read() {
-    let proc = FakeProc::new();
-    proc.network("a", &["10.8.0.5"]);
+    let proc = node();
     proc.process(20, 1000, "/system.slice/cron.service", "a");
-    let sandboxes = proc.open();
-    sandboxes.scan();
+    let sandboxes = scanned(&proc);
     proc.move_to(20, &format!("/kubepods/pod{A}"));
     assert_eq!(sandboxes.scan(), found(2, 0, 0, 0));
     proc.renew(20);
@@ -510,24 +471,18 @@ fn only_new_and_young_processes_are_read() {
 
 #[test]
 fn what_cannot_be_read_is_counted_and_tried_again() {
-    let proc = FakeProc::new();
-    proc.network("a", &["10.8.0.5"]);
+    let proc = node();
     proc.of_pod(20, 1000, A, "a");
-    let file = proc.dir.join("20/cgroup");
-    let text = fs::read(&file).expect("it is there");
-    fs::remove_file(&file).expect("it is there");
-    fs::create_dir(&file).expect("a free name");
+    let text = proc.hide("20/cgroup");
     let sandboxes = proc.open();
     assert_eq!(sandboxes.scan(), found(2, 2, 0, 1));
-    fs::remove_dir(&file).expect("it is empty");
-    fs::write(&file, text).expect("a temporary file");
+    proc.show("20/cgroup", &text);
     assert_eq!(sandboxes.scan(), found(2, 1, 1, 0));
 }
 
 #[test]
 fn the_nodes_addresses_are_its_own() {
-    let proc = FakeProc::new();
-    proc.network("a", &["10.8.0.5"]);
+    let proc = node();
     proc.of_pod(20, 1000, A, "a");
     let sandboxes = proc.open();
     let is_of_node = |addr: &str| sandboxes.is_of_node(addr.parse().expect("an address"));
@@ -549,22 +504,19 @@ fn the_number_of_addresses_is_bounded() {
     addresses.extend(many.iter().map(String::as_str));
     proc.network("a", &addresses);
     proc.of_pod(20, 1000, A, "a");
-    let sandboxes = proc.open();
-    sandboxes.scan();
-    assert_eq!(sandboxes.lock().sandboxes[&uid(A)].addresses.len(), MAX_ADDRESSES);
+    let sandboxes = scanned(&proc);
+    assert_eq!(sandboxes.table.lock().sandboxes[&uid(A)].addresses.len(), MAX_ADDRESSES);
     assert_eq!(holders(&sandboxes, "10.8.0.5"), [uid(A)]);
 }
 
 #[test]
 fn what_is_forgotten_takes_no_memory() {
-    let proc = FakeProc::new();
-    proc.network("a", &["10.8.0.5"]);
+    let proc = node();
     proc.of_pod(20, 1000, A, "a");
-    let sandboxes = proc.open();
-    sandboxes.scan();
+    let sandboxes = scanned(&proc);
     proc.end(20);
     sandboxes.scan();
-    assert_eq!(sandboxes.scanner.lock().expect("no panic").size(), 1);
+    assert_eq!(sandboxes.scanner.lock().size(), 1);
 }
 
 #[test]

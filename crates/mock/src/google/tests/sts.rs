@@ -199,7 +199,7 @@ async fn only_the_clusters_keys_sign() {
     let (content, signature) = token.rsplit_once('.').expect("a signature");
     let other = world.ksa_token(&Workload::new("shop", "other"));
     let cases = [
-        (later.clone(), "does not have"),
+        (later, "does not have"),
         (rotated.sign_with_header(&json!({ "alg": "RS256", "kid": kid }), &claims), "signature"),
         (format!("{}.{signature}", other.rsplit_once('.').expect("a signature").0), "signature"),
         (world.issuer.sign_with_header(&json!({ "alg": "none", "kid": kid }), &claims), "algorithm"),
@@ -215,24 +215,15 @@ async fn only_the_clusters_keys_sign() {
         assert!(description.contains(word), "{word}: {description}");
         assert!(!description.contains("eyJ"), "no token in it: {description}");
     }
-    world.google.set_jwks(rotated.jwks());
-    assert_eq!(world.exchange(&later, &json!({})).await.status, 200);
-    assert_eq!(error_of(&world, &token).await.1, "invalid_grant");
 }
 
 #[tokio::test]
-async fn a_provider_takes_its_name_or_its_own_audience() {
+async fn a_provider_takes_its_name_as_the_audience() {
     let name = "//iam.googleapis.com/projects/1/locations/global/workloadIdentityPools/p/providers/x";
     let issuer = Issuer::new("https://kubernetes.default.svc");
-    let (url, mine) = (format!("https:{name}"), "my-audience".to_owned());
-    let own = Pool::provider(name, issuer.url()).for_audience(&mine);
-    for (pool, audience, status) in [
-        (Pool::provider(name, issuer.url()), name, 200),
-        (Pool::provider(name, issuer.url()), &url, 200),
-        (Pool::provider(name, issuer.url()), &mine, 400),
-        (own.clone(), &mine, 200),
-        (own, name, 400),
-    ] {
+    let url = format!("https:{name}");
+    for (audience, status) in [(name, 200), (&url, 200), ("my-audience", 400)] {
+        let pool = Pool::provider(name, issuer.url());
         let settings = Settings { jwks: issuer.jwks(), tls: false, ..Settings::new(pool) };
         let world = World { google: Google::start(settings).await, issuer: Issuer::new(issuer.url()) };
         let token = world.issuer.token(&pod(&checkout()), audience, world.google.now(), HOUR);

@@ -8,15 +8,16 @@ use super::time;
 use crate::doctor::commands;
 use crate::doctor::patient::Patient;
 use crate::doctor::report::{Finding, Step};
+use identity::cluster::Annotations;
 use identity::tokens::{NotGiven, Said};
-use identity::workloads::{Annotations, GoogleAccount, Link, Malformed};
+use identity::workloads::{GoogleAccount, Link, Malformed};
 
 const GOOGLE_ACCOUNT: &str = "iam.gke.io/gcp-service-account";
 
 /// Judges the account's annotations. `member` is the account's own name in IAM.
 pub(in crate::doctor) fn link(
     patient: &Patient,
-    annotations: &Annotations<'_>,
+    annotations: &Annotations,
     link: &Result<Link, Malformed>,
     member: &str,
 ) -> Finding {
@@ -33,18 +34,18 @@ pub(in crate::doctor) fn link(
         Err(malformed) => {
             let (name, value, example) = match malformed {
                 Malformed::GoogleAccount => {
-                    (GOOGLE_ACCOUNT, annotations.google_account, "NAME@PROJECT.iam.gserviceaccount.com")
+                    (GOOGLE_ACCOUNT, &annotations.google_account, "NAME@PROJECT.iam.gserviceaccount.com")
                 }
                 Malformed::Delegates => (
                     "iam.gke.io/gcp-service-account-delegates",
-                    annotations.delegates,
+                    &annotations.delegates,
                     r#"'["NAME@PROJECT.iam.gserviceaccount.com"]'"#,
                 ),
                 Malformed::QuotaProject => {
-                    ("iam.gke.io/credential-quota-project", annotations.quota_project, "PROJECT")
+                    ("iam.gke.io/credential-quota-project", &annotations.quota_project, "PROJECT")
                 }
             };
-            let value: String = value.unwrap_or_default().chars().take(100).collect();
+            let value: String = value.as_deref().unwrap_or_default().chars().take(100).collect();
             Finding::trouble(step, tried, format!("the annotation {name} is malformed: {value:?}"))
                 .saying(malformed.to_string())
                 .running(annotate(name, example))

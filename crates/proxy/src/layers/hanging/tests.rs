@@ -212,7 +212,7 @@ async fn a_request_after_the_answer_begins_another_watch() {
     let first = ask(&server, &watches, ZONE);
     settle().await;
     // A watcher that has not read its answer yet.
-    let key = watches.lock().watches.keys().next().cloned().expect("a watch");
+    let key = watches.table.lock().watches.keys().next().cloned().expect("a watch");
     let account = watches.room.account(None);
     let slow = {
         let Key { method, principal, .. } = *key;

@@ -2,9 +2,10 @@
 //!
 //! Each watch runs in a task. `table.rs` decides which clients may have one.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use http::Response;
+use parking_lot::Mutex;
 
 use super::result::{SharedAnswer, WatchResult};
 use super::table::{Key, WatchTable};
@@ -18,7 +19,7 @@ use crate::single_flight::{Landing, Publisher};
 #[derive(Debug)]
 pub struct Watches {
     pub(super) room: Arc<Room>,
-    table: Mutex<WatchTable>,
+    pub(super) table: Mutex<WatchTable>,
 }
 
 /// A waiting client. Dropped when the client has left or has its answer.
@@ -47,12 +48,12 @@ impl Watches {
 
     /// Maximum number of watches.
     pub fn limit(&self) -> usize {
-        self.lock().shares.limit()
+        self.table.lock().shares.limit()
     }
 
     /// Number of active watches.
     pub fn count(&self) -> usize {
-        self.lock().shares.used()
+        self.table.lock().shares.used()
     }
 
     /// Joins the watch for a request. If there is none, `ask` begins one, provided that there is room for it.
@@ -65,7 +66,7 @@ impl Watches {
     where
         F: Future<Output = Result<Response<Body>, Error>> + Send + 'static,
     {
-        let mut table = self.lock();
+        let mut table = self.table.lock();
         let known = table.watches.get_key_value(&key).map(|(key, _)| Arc::clone(key));
         let key = match known {
             Some(key) => key,
@@ -104,11 +105,6 @@ impl Watches {
         table.insert(Arc::clone(&key), number, holder, publisher, task.abort_handle());
         Ok(key)
     }
-
-    pub(super) fn lock(&self) -> MutexGuard<'_, WatchTable> {
-        // Entries are inserted and removed as a whole, so a panic elsewhere leaves the table consistent.
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl Watcher {
@@ -120,7 +116,7 @@ impl Watcher {
 
 impl Drop for Watcher {
     fn drop(&mut self) {
-        let mut table = self.watches.lock();
+        let mut table = self.watches.table.lock();
         if table.is_under_way(&self.key, self.number) {
             table.leave(&self.key, self.account.client());
         }
@@ -129,7 +125,7 @@ impl Drop for Watcher {
 
 impl Drop for WatchTask {
     fn drop(&mut self) {
-        let mut table = self.watches.lock();
+        let mut table = self.watches.table.lock();
         if table.is_under_way(&self.key, self.number) {
             table.remove(&self.key);
         }

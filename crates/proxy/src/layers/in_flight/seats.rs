@@ -1,8 +1,9 @@
 //! [`Seats`]: counts requests in flight, and queues requests that wait for a seat.
 
 use std::mem;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 
 use crate::shares::{Client, Shares};
@@ -72,7 +73,7 @@ impl Seats {
 
     /// Takes a seat if one is free.
     pub fn admit(self: &Arc<Self>, client: Client) -> Admission {
-        let mut count = self.lock();
+        let mut count = self.count.lock();
         if count.take() {
             count.claims.take(client, 1);
             Admission::Seat(Seat { client, seats: Arc::clone(self) })
@@ -86,7 +87,7 @@ impl Seats {
     /// Waits in the queue for a seat.
     pub async fn next_free(self: Arc<Self>, client: Client) -> Seat {
         {
-            let mut count = self.lock();
+            let mut count = self.count.lock();
             count.claims.take(client, 1);
             if count.take() {
                 drop(count);
@@ -106,17 +107,17 @@ impl Seats {
 
     /// Number of waiting requests that have not been handed a seat.
     pub fn waiting(&self) -> usize {
-        self.lock().waiting
+        self.count.lock().waiting
     }
 
     /// Number of seats currently taken.
     pub fn taken(&self) -> usize {
-        self.limit - self.lock().free
+        self.limit - self.count.lock().free
     }
 
     /// Maximum number of seats taken at the same time since the last call.
     pub fn take_peak(&self) -> usize {
-        let mut count = self.lock();
+        let mut count = self.count.lock();
         let free = count.free;
         self.limit - mem::replace(&mut count.fewest_free, free)
     }
@@ -129,11 +130,6 @@ impl Seats {
         } else {
             count.free += 1;
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Count> {
-        // No update of the counts can panic midway.
-        self.count.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -149,7 +145,7 @@ impl Count {
 
 impl Drop for Seat {
     fn drop(&mut self) {
-        let mut count = self.seats.lock();
+        let mut count = self.seats.count.lock();
         count.claims.give_back(self.client, 1);
         self.seats.give_back(&mut count);
     }
@@ -168,7 +164,7 @@ impl Drop for Waiting {
         if self.is_handed {
             return;
         }
-        let mut count = self.seats.lock();
+        let mut count = self.seats.count.lock();
         count.claims.give_back(self.client, 1);
         // A seat may have been handed over concurrently: return an unclaimed permit, otherwise leave the queue.
         match self.seats.handed.try_acquire() {
@@ -252,7 +248,7 @@ mod tests {
             assert!(matches!(seats.admit(pod(2)), Admission::Refuse), "its share is two of four");
         }
         assert!(matches!(seats.admit(pod(2)), Admission::Wait));
-        assert_eq!(seats.lock().claims.holders(), 1, "a client without requests is forgotten");
+        assert_eq!(seats.count.lock().claims.holders(), 1, "a client without requests is forgotten");
     }
 
     #[test]
@@ -281,7 +277,7 @@ mod tests {
     impl Seats {
         /// Free seats, waiting requests, and clients with either.
         fn all(&self) -> (usize, usize, usize) {
-            let count = self.lock();
+            let count = self.count.lock();
             (count.free, count.waiting, count.claims.holders())
         }
     }
@@ -337,7 +333,7 @@ mod tests {
                     }
                     Event::GiveUp(at) => drop(place(at, waiting.len()).map(|at| waiting.swap_remove(at))),
                 }
-                let handed = waiting.len() - seats.lock().waiting;
+                let handed = waiting.len() - seats.count.lock().waiting;
                 prop_assert_eq!(seats.taken(), taken.len() + handed);
                 prop_assert!(waiting.len() == handed || seats.taken() == limit, "a request waits while a seat is free");
             }
@@ -354,7 +350,7 @@ mod tests {
         for _ in 0..2000 {
             let taken = fill(&seats, None, 1);
             let waits = [0, 1, 2].map(|pod_number| tokio::spawn(Arc::clone(&seats).next_free(pod(pod_number))));
-            while seats.lock().waiting < waits.len() {
+            while seats.count.lock().waiting < waits.len() {
                 tokio::task::yield_now().await;
             }
             let returned = tokio::spawn(async move { drop(taken) });

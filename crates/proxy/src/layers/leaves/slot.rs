@@ -1,11 +1,12 @@
 //! [`Slot`]: the state of one leaf, updated by the flight that fetches it.
 
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{self, HeaderValue};
 use http::{HeaderMap, Response, StatusCode};
+use parking_lot::RwLock;
 
 use super::leaf::{Leaf, Lifetime};
 use crate::error::SharedError;
@@ -88,7 +89,7 @@ impl Answer {
 
     /// The response for a client, as the server sent it.
     pub(super) fn response(&self) -> Response<Body> {
-        let mut headers = self.aged().headers.clone();
+        let mut headers = self.headers.read().headers.clone();
         headers.remove(header::AGE);
         self.with_headers(headers)
     }
@@ -97,12 +98,12 @@ impl Answer {
     /// server.
     pub(super) fn response_from_memory(&self, now: BootTime) -> Response<Body> {
         let seconds = self.age(now).as_secs();
-        let aged = self.aged();
+        let aged = self.headers.read();
         if aged.seconds == seconds {
             return self.with_headers(aged.headers.clone());
         }
         drop(aged);
-        let mut aged = self.headers.write().unwrap_or_else(PoisonError::into_inner);
+        let mut aged = self.headers.write();
         aged.seconds = seconds;
         aged.headers.insert(header::AGE, seconds.into());
         self.with_headers(aged.headers.clone())
@@ -113,11 +114,6 @@ impl Answer {
         *response.status_mut() = self.status;
         *response.headers_mut() = headers;
         response
-    }
-
-    fn aged(&self) -> RwLockReadGuard<'_, Aged> {
-        // Nothing panics between the two writes.
-        self.headers.read().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Time since the request to the server.

@@ -3,9 +3,9 @@
 //! It also caches the last response body, which all callers within the same second share.
 
 use std::fmt;
-use std::sync::{Mutex, PoisonError};
 
 use bytes::Bytes;
+use parking_lot::Mutex;
 
 use base::clock::BootTime;
 use protocol::metadata::token::{AccessToken, TokenFormat};
@@ -85,7 +85,7 @@ impl CachedToken {
             Token::Identity(jwt) => return jwt.clone(),
         };
         // The value is replaced as a whole, so a panic elsewhere leaves it consistent.
-        let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut written = self.written.lock();
         match &*written {
             Some(written) if written.form == form && written.seconds == seconds => written.body.clone(),
             _ => {

@@ -2,10 +2,11 @@
 //!
 //! The keeper writes the state; callers read it and register for a flight.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 
 use super::known::{Known, Lookup};
@@ -69,7 +70,7 @@ pub struct TokenRow {
 
 impl Waited for Entry {
     fn no_other_client_waits(&self, client: Client) -> bool {
-        match *self.crowd() {
+        match *self.crowd.lock() {
             Crowd::Nobody => true,
             Crowd::One(only) => only == client,
             Crowd::Several(_) => false,
@@ -117,7 +118,7 @@ impl Entry {
     }
 
     pub(super) fn joined_by(&self, client: Client) {
-        let mut crowd = self.crowd();
+        let mut crowd = self.crowd.lock();
         *crowd = match *crowd {
             Crowd::Nobody => Crowd::One(client),
             Crowd::One(first) if first == client => Crowd::One(first),
@@ -127,13 +128,13 @@ impl Entry {
 
     /// Records that a flight has ended.
     pub(super) fn landed(&self) {
-        *self.crowd() = Crowd::Nobody;
+        *self.crowd.lock() = Crowd::Nobody;
         self.is_wanted.store(false, Relaxed);
     }
 
     /// The client that a flight is charged to: the first one that waits, otherwise the holder.
     pub(super) fn flies_for(&self) -> Client {
-        match *self.crowd() {
+        match *self.crowd.lock() {
             Crowd::Nobody => self.holder,
             Crowd::One(first) | Crowd::Several(first) => first,
         }
@@ -156,10 +157,5 @@ impl Entry {
         let known = self.known.borrow();
         let age = known.token.as_ref().map(|token| now.since(token.since));
         TokenRow { key: Arc::clone(&self.key), token: age.zip(known.seconds_left(now)), asked }
-    }
-
-    fn crowd(&self) -> MutexGuard<'_, Crowd> {
-        // The value is replaced as a whole.
-        self.crowd.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

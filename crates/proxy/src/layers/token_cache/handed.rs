@@ -1,8 +1,8 @@
-//! [`TokenRecord`]: a cached token on its way to the process that takes over.
+//! [`TokenRecord`]: a cached token, as it is handed over to the next process.
 //!
-//! The cache does not know how a record travels, nor whose number a workload has in the other process: a record names no
-//! principal. What is taken over is checked as an answer of a source is: the key is parsed from the request that it stands for, and
-//! the token from its text. Times are those of `CLOCK_BOOTTIME`, which all processes of a node share.
+//! The cache knows neither how a record is sent nor which number a workload has in the other process: a record names no principal.
+//! Records are checked like responses of a token source: the key is parsed from the request for the token, and the token from its
+//! text. Times are those of `CLOCK_BOOTTIME`, which all processes of a node share.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -27,28 +27,28 @@ use base::clock::BootTime;
 use protocol::metadata::token::{AccessToken, MAX_LIFE_SECONDS, TokenFormat};
 use protocol::metadata::{Endpoint, MetadataPath, Principal, Query, Request};
 
-/// Longest identity token. Google's have about 1 KiB.
+/// Maximum length of an identity token, in bytes. Google's have about 1 KiB.
 const MAX_IDENTITY: usize = 16 << 10;
 
-/// A cached token, without whose it is.
+/// A cached token, without its principal.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TokenRecord {
     /// The request for it: path and query.
     target: String,
-    /// JSON: an access token as a source answers it, with any lifetime, or an identity token.
+    /// JSON: an access token as a source returns it, with any lifetime, or an identity token.
     #[serde(with = "raw")]
     token: Zeroizing<String>,
     since: u64,
     expires: u64,
     good_until: u64,
-    /// When it was last requested.
+    /// Time of its last request.
     used: u64,
     /// The client charged for it. `None` only for the node's default token.
     holder: Option<IpAddr>,
 }
 
-/// Why a record was not taken over. Never shows the token.
+/// Reason for rejecting a record. Never shows the token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum NotTaken {
     /// Not a request for a token.
@@ -57,7 +57,7 @@ pub enum NotTaken {
     /// Not a token.
     #[error("it is not a token")]
     Token,
-    /// Times that no token has.
+    /// The times are not those of any token.
     #[error("its times are invalid")]
     Times,
     /// It has expired.
@@ -81,21 +81,21 @@ pub struct Exported {
 }
 
 impl Exported {
-    /// Whose it is, in this process.
+    /// Its principal in this process.
     pub fn principal(&self) -> Principal {
         self.entry.key.principal
     }
 
-    /// The record of it. Its memory is wiped on drop.
+    /// Its record, whose memory is wiped on drop.
     pub fn record(&self) -> TokenRecord {
         let Self { entry, token } = self;
         let request = entry.key.request();
         let (quote, text) = match &token.token {
-            // The lifetime in it is not used: `expires` says it.
+            // The lifetime in the text is ignored in favour of `expires`.
             Token::Access(token) => ("", token.body(TokenFormat::Json, 1)),
             Token::Identity(jwt) => ("\"", jwt.clone()),
         };
-        // Of the exact size: memory that grows would leave a copy behind that is not wiped.
+        // Allocated at its exact size: growing would leave a copy behind that is not wiped.
         let mut json = Zeroizing::new(String::with_capacity(text.len() + 2));
         for part in [quote, &String::from_utf8_lossy(&text), quote] {
             json.push_str(part);

@@ -16,9 +16,10 @@
 use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 
 use foldhash::fast::RandomState;
+use parking_lot::Mutex;
 
 use super::entry::{Entry, TokenRow};
 use super::metrics::{FlightCause, TokenMetrics};
@@ -118,7 +119,7 @@ impl Store {
     /// The most frequently requested entries, at most `max`, and the number of other entries.
     pub fn rows(&self, max: usize, now: BootTime) -> (Vec<TokenRow>, usize) {
         let mut entries: Vec<(Reverse<u64>, Arc<Entry>)> = {
-            let entries = self.lock();
+            let entries = self.entries.lock();
             entries.by_key.values().map(|entry| (Reverse(entry.asked.load(Relaxed)), Arc::clone(entry))).collect()
         };
         entries.sort_unstable_by_key(|(asked, _)| *asked);
@@ -129,14 +130,14 @@ impl Store {
 
     /// Memory of all entries and its limit, in bytes.
     pub fn bytes(&self) -> (usize, usize) {
-        let entries = self.lock();
+        let entries = self.entries.lock();
         (entries.shares.used(), entries.shares.limit())
     }
 
     /// Deletes the entries of a principal that no longer exists. A token is wiped when the last request that uses it
     /// ends.
     pub fn forget_all_of(&self, principal: Principal) {
-        let mut entries = self.lock();
+        let mut entries = self.entries.lock();
         let gone: Vec<_> = entries.by_key.values().filter(|entry| entry.key.principal == principal).cloned().collect();
         let changed = ExchangeFailure::Account("the pod's service account has changed; ask again".to_owned());
         let why = NoToken::from(changed);
@@ -148,7 +149,7 @@ impl Store {
     /// Registers gauges of the entries.
     fn observe(self: &Arc<Self>, registry: &Registry) {
         let store = Arc::clone(self);
-        registry.observe(&table::TOKEN_ENTRIES, move || Some(store.lock().by_key.len() as u64));
+        registry.observe(&table::TOKEN_ENTRIES, move || Some(store.entries.lock().by_key.len() as u64));
         let store = Arc::clone(self);
         registry
             .observe(&table::DEFAULT_TOKEN_EXPIRY, move || store.default_expires_in(BootTime::now()).map(u64::from));
@@ -177,12 +178,12 @@ impl Store {
 
     /// All entries.
     pub(super) fn entries(&self) -> Vec<Arc<Entry>> {
-        self.lock().by_key.values().cloned().collect()
+        self.entries.lock().by_key.values().cloned().collect()
     }
 
     /// The entry of a canonical key.
     pub(super) fn find(&self, key: &TokenKey) -> Option<Arc<Entry>> {
-        self.lock().by_key.get(key).cloned()
+        self.entries.lock().by_key.get(key).cloned()
     }
 
     /// The entry of a canonical key, and whether it is new and needs a keeper. A new entry is charged to this client,
@@ -193,7 +194,7 @@ impl Store {
         client: Client,
         now: BootTime,
     ) -> Result<(Arc<Entry>, bool), Overload> {
-        let mut entries = self.lock();
+        let mut entries = self.entries.lock();
         if let Some(entry) = entries.by_key.get(&key) {
             return Ok((Arc::clone(entry), false));
         }
@@ -215,7 +216,7 @@ impl Store {
         if old == new || entry.is_own() {
             return;
         }
-        let mut entries = self.lock();
+        let mut entries = self.entries.lock();
         if !entries.holds(entry) {
             return;
         }
@@ -239,7 +240,7 @@ impl Store {
 
     /// Removes an entry whose keeper ends.
     pub(super) fn forget(&self, entry: &Arc<Entry>) {
-        let mut entries = self.lock();
+        let mut entries = self.entries.lock();
         if entries.holds(entry) {
             entries.remove(entry);
         }
@@ -252,11 +253,6 @@ impl Store {
             FlightCause::Demand => &pools.demanded,
             FlightCause::Refresh => &pools.renewed,
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Entries> {
-        // No update of the entries can panic midway.
-        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

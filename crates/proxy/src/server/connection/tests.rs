@@ -35,13 +35,24 @@ struct Client {
 
 fn connect(delay: Duration) -> Client {
     let (io, other_end) = duplex(64 * 1024);
-    let stack = tower::service_fn(move |_: Request<Payload>| async move {
+    let last_call = LastCall::default();
+    let server = tokio::spawn(connection(other_end, answering(delay), last_call.clone()).serve());
+    Client { io, last_call, server }
+}
+
+/// A stack that takes this long for each response.
+fn answering(delay: Duration) -> impl Stack<Body = Full<Bytes>, Future: Send> + Send + Sync {
+    tower::service_fn(move |_: Request<Payload>| async move {
         sleep(delay).await;
         Ok::<_, Reset>(Response::new(Full::new(Bytes::from_static(b"answer"))))
-    });
-    let last_call = LastCall::default();
-    let server = tokio::spawn(connection(other_end, stack, last_call.clone()).serve());
-    Client { io, last_call, server }
+    })
+}
+
+/// Both ends of a connection: the client's and the server's.
+async fn sockets() -> (TcpStream, TcpStream) {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a port");
+    let client = TcpStream::connect(listener.local_addr().expect("bound")).await.expect("it listens");
+    (client, listener.accept().await.expect("a client").0)
 }
 
 fn connection<I, S: Stack>(
@@ -314,14 +325,8 @@ async fn only_the_last_chunk_is_written_as_last() {
 
 /// A connection over a real socket to a stack that takes this long for each response.
 async fn connect_by_socket(connections: &Arc<Connections>, delay: Duration) -> TcpStream {
-    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-    let client = TcpStream::connect(listener.local_addr().expect("bound")).await.expect("it listens");
-    let (io, _) = listener.accept().await.expect("a client");
-    let stack = tower::service_fn(move |_: Request<Payload>| async move {
-        sleep(delay).await;
-        Ok::<_, Reset>(Response::new(Full::new(Bytes::from_static(b"answer"))))
-    });
-    tokio::spawn(connection_among(connections, io, stack, LastCall::default()).serve());
+    let (client, io) = sockets().await;
+    tokio::spawn(connection_among(connections, io, answering(delay), LastCall::default()).serve());
     client
 }
 
@@ -440,12 +445,7 @@ async fn a_connection_that_is_cut_is_reset_unless_between_requests() {
         [("", 0, true), ("GET / HT", 0, true), ("GET / HTTP/1.1\r\nHost: metadata\r\n\r\n", 1, false)]
     {
         let connections = Connections::new(1, usize::MAX, Arc::default(), Arc::default(), &Registry::default());
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-        let mut client = TcpStream::connect(listener.local_addr().expect("bound")).await.expect("it listens");
-        let (io, _) = listener.accept().await.expect("a client");
-        let stack = tower::service_fn(|_: Request<Payload>| async {
-            Ok::<_, Reset>(Response::new(Full::new(Bytes::from_static(b"answer"))))
-        });
+        let (mut client, io) = sockets().await;
         let activity = Arc::new(Activity::new());
         let arrival = Arrival::now(([10, 0, 0, 9], 40000).into());
         let Admission::Place(place) = connections.admit(arrival, &activity, WaitFor::Nothing) else {
@@ -459,7 +459,7 @@ async fn a_connection_that_is_cut_is_reset_unless_between_requests() {
             io,
             inbox,
             arrival,
-            stacks: Arc::new(move |_| stack),
+            stacks: Arc::new(|_| answering(Duration::ZERO)),
             memory: None,
             timeouts: TIMEOUTS,
             last_call,
@@ -505,9 +505,7 @@ async fn a_request_waits_for_memory_until_its_timeout() {
 
 #[tokio::test(start_paused = true)]
 async fn what_stacks_share_is_made_once_and_outlives_parking() {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a free port");
-    let mut client = TcpStream::connect(listener.local_addr().expect("bound")).await.expect("it listens");
-    let (io, _) = listener.accept().await.expect("a client");
+    let (mut client, io) = sockets().await;
     let [shared, stacks] = [(); 2].map(|()| Arc::<AtomicUsize>::default());
     let (of_shared, of_stacks) = (Arc::clone(&shared), Arc::clone(&stacks));
     let remember = move |_| of_shared.fetch_add(1, Relaxed);

@@ -58,7 +58,7 @@ impl Place {
     /// Charges an incomplete head of this size. Returns `false` if there is no memory for it.
     pub(in crate::server) fn hold_head(&self, bytes: usize) -> bool {
         let Some(more) = bytes.checked_sub(SMALL_HEAD_BYTES) else { return true };
-        let mut open = self.connections.lock();
+        let mut open = self.connections.open.lock();
         let held = open.connections.get(&self.number).map_or(0, |connection| connection.bytes);
         let wanted = OPEN_BYTES + more;
         if wanted <= held {
@@ -74,7 +74,7 @@ impl Place {
 
     /// Charges the memory to serve a request, if there is room or others give way.
     pub(in crate::server) fn serve(&self, reclaim: Reclaim) -> Option<Serving> {
-        let mut open = self.connections.lock();
+        let mut open = self.connections.open.lock();
         let is_of_many = open.places.held_by(self.client) > FEW_CONNECTIONS;
         let bytes = if is_of_many { SERVING_BYTES + UNREAD_BYTES } else { SERVING_BYTES };
         self.connections.pressure.took(bytes);
@@ -107,7 +107,7 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        let mut open = self.connections.lock();
+        let mut open = self.connections.open.lock();
         if open.remove(self.number).is_some() {
             self.connections.note_use(&open);
             self.connections.metrics.open.dec();
@@ -123,7 +123,7 @@ impl Serving {
             return;
         }
         self.is_unread = is_unread;
-        let mut open = self.connections.lock();
+        let mut open = self.connections.open.lock();
         if is_unread {
             self.connections.pressure.took(UNREAD_BYTES);
             let asks = Asks { client: self.client, number: Some(self.number) };
@@ -142,7 +142,7 @@ impl Serving {
 
 impl Drop for Serving {
     fn drop(&mut self) {
-        let mut open = self.connections.lock();
+        let mut open = self.connections.open.lock();
         open.weigh(self.number, OPEN_BYTES);
         self.connections.note_use(&open);
     }

@@ -425,7 +425,7 @@ proptest! {
                     }
                     _ => {}
                 }
-                let open = connections.lock();
+                let open = connections.open.lock();
                 let sum: usize = open.connections.values().map(|connection| connection.bytes).sum();
                 assert_eq!((open.memory.used(), open.places.used()), (sum, open.connections.len()));
                 assert!(sum <= limit && open.connections.len() <= 8);
