@@ -64,12 +64,13 @@ pub(super) trait ArgExt: Sized {
 
 impl ArgExt for Arg {
     fn choice<T: VariantNames + Display>(self, default: T) -> Self {
-        self.value_name(names::<T>()).default_value(default.to_string())
+        // The derive sees no default here, and so requires the flag.
+        self.value_name(names::<T>()).default_value(default.to_string()).required(false)
     }
 
     fn switch(self, default: bool) -> Self {
         let arg = self.value_name("true|false").default_value(default.to_string()).hide_default_value(!default);
-        arg.num_args(0..=1).require_equals(true).default_missing_value("true")
+        arg.num_args(0..=1).require_equals(true).default_missing_value("true").required(false)
     }
 }
 

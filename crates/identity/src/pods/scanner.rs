@@ -146,30 +146,17 @@ impl Scanner {
         anchors.iter().map(|(uid, age)| (self.number(*uid), anchor(*age))).collect()
     }
 
-    /// Replaces the known processes by those that are listed, in place: what is known of most of them stays.
+    /// Replaces the known processes by those that are listed. Until all are visited, the known ones stay: a panic loses nothing.
     fn visit_all(&mut self, listed: Vec<Listed>, round: &mut Round<'_>) {
-        let mut known = mem::take(&mut self.known);
-        let mut begun = Vec::new();
-        let (mut next, mut kept) = (0, 0);
+        let mut known = Vec::with_capacity(listed.len());
+        let mut next = 0;
         for listed in listed {
-            while known.get(next).is_some_and(|known| known.pid < listed.pid) {
+            while self.known.get(next).is_some_and(|known| known.pid < listed.pid) {
                 next += 1;
             }
-            let last = known.get(next).copied().filter(|last| last.pid == listed.pid);
-            match (self.visit(listed, last, round), last) {
-                (Some(now), Some(_)) => {
-                    known[kept] = now;
-                    kept += 1;
-                    next += 1;
-                }
-                (Some(now), None) => begun.push(now),
-                (None, _) => {}
-            }
+            let last = self.known.get(next).copied().filter(|last| last.pid == listed.pid);
+            known.extend(self.visit(listed, last, round));
         }
-        known.truncate(kept);
-        known.append(&mut begun);
-        // One pass, unless the kernel begins anew with small IDs.
-        known.sort_unstable_by_key(|known| known.pid);
         self.known = known;
     }
 

@@ -58,6 +58,11 @@ impl Halt {
         }
     }
 
+    /// Whether a server refused it. Otherwise the server failed.
+    pub(super) fn is_refusal(&self) -> bool {
+        matches!(self.why, NoToken::Refused(_))
+    }
+
     /// Whether Google accepts no token of the cluster.
     pub(super) fn is_untrusted(&self) -> bool {
         matches!(&self.why, NoToken::Refused(refused) if refused.withheld == Some(Withheld::Untrusted))

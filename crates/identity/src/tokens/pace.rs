@@ -109,7 +109,9 @@ impl RenewalPace {
             None => self.failures.store(0, Relaxed),
             // That is one workload's, and takes nothing from the others.
             Some(NoToken::Refused(refused)) if refused.status.is_client_error() => {
-                self.pace.used_until.store(0, Relaxed);
+                let turn = u64::try_from(self.interval().as_nanos()).unwrap_or(u64::MAX);
+                let given_back = |used: u64| Some(used.saturating_sub(turn));
+                let _ = self.pace.used_until.fetch_update(Relaxed, Relaxed, given_back);
             }
             Some(NoToken::Refused(_) | NoToken::Failed(_) | NoToken::Overloaded(_)) => {
                 let failures = self.failures.load(Relaxed).saturating_add(1);

@@ -328,7 +328,9 @@ impl Steps {
         result.map_err(|halt| {
             self.log(Reason::Server(step.label(), halt.status()), &halt);
             let is_429 = matches!(halt.rest, Rest::Throttled(_));
-            Halt { rest: if is_429 { server.rest_after_429(&self.turn(step, urgency)) } else { halt.rest }, ..halt }
+            // The API server sheds what is too much at the moment. That is no quota of a minute, so each workload waits for itself.
+            let is_quota = is_429 && step != Step::Kubernetes;
+            Halt { rest: if is_quota { server.rest_after_429(&self.turn(step, urgency)) } else { halt.rest }, ..halt }
         })
     }
 
@@ -379,10 +381,4 @@ impl Fault for NotIssuedHere {
         }
     }
 
-    fn used_up(&self) -> Option<Duration> {
-        match self {
-            Self::Request(RequestError::Throttled { retry_after, .. }) => Some(*retry_after),
-            Self::NoPod(_) | Self::Request(_) => None,
-        }
-    }
 }
