@@ -11,7 +11,7 @@ use http::StatusCode;
 
 use crate::failure::{Failure, TokenFailure, Withheld};
 use crate::policy::Concealed;
-use crate::tokens::Refused;
+use crate::refused::Refused;
 use protocol::metadata::{CallingPod, RequestError, Unidentified};
 use telemetry::latency::RequestOutcome;
 

@@ -12,6 +12,7 @@ pub mod flights;
 pub mod layers;
 pub mod memory;
 pub mod policy;
+mod refused;
 pub mod reply;
 pub mod room;
 pub mod server;

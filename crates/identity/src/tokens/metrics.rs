@@ -117,7 +117,8 @@ impl ExchangeMetrics {
         let exchanged = match failed.map(|halt| halt.rest) {
             None => Exchanged::Issued,
             Some(_) if failed.is_some_and(Halt::is_untrusted) => Exchanged::Untrusted,
-            Some(Rest::Fixed | Rest::Doubling) if failed.is_some_and(Halt::is_refusal) => Exchanged::Refused,
+            Some(Rest::Fixed) => Exchanged::Refused,
+            Some(Rest::Doubling) if failed.is_some_and(Halt::is_refusal) => Exchanged::Refused,
             Some(Rest::Throttled(_) | Rest::Held(_)) => Exchanged::Throttled,
             Some(_) => Exchanged::Failed,
         };

@@ -380,5 +380,4 @@ impl Fault for NotIssuedHere {
             },
         }
     }
-
 }

@@ -480,7 +480,8 @@ async fn a_refusal_says_whether_it_affects_all_pods() {
         (Does::Refuse(400, scope), issue(), Withheld::Account),
         (quota(), issue(), Withheld::Quota),
         (issue(), Does::Refuse(403, "no binding"), Withheld::Account),
-        (issue(), quota(), Withheld::Quota),
+        // Of the Google account's project.
+        (issue(), quota(), Withheld::Pace),
     ] {
         let lab = Lab::new(GOOGLE_ACCOUNT);
         lab.servers.change(|script| (script.sts, script.iam) = (sts, iam));
