@@ -165,8 +165,6 @@ impl WorkloadSource {
             }
         };
         let _ = timeout(MAX_SETTLING, settled).await;
-        // What failed meanwhile has given its turn back.
-        renewals.rest(HANDED_OVER, BootTime::now());
     }
 
     /// The workloads that can be handed over.

@@ -54,6 +54,9 @@ const MEAN_AGE: Duration = Duration::from_secs(1800);
 /// as before, by each node at a time of its own, not by all of them at once.
 const RETRY: Backoff = Backoff::new(Duration::from_millis(600), MEAN_AGE).with(Jitter(1.0, 1.5));
 
+/// Minimum time between rests: processes that take over and end again and again do not keep a node from renewing.
+const BETWEEN_RESTS: Duration = Duration::from_secs(900);
+
 /// The longest pause, as a part of the time until the token ends.
 const PART_OF_LIFE: u32 = 4;
 
@@ -74,6 +77,16 @@ pub(super) struct RenewalPace {
     tokens: AtomicUsize,
     /// Renewals in a row that a server failed.
     failures: AtomicU32,
+    /// The end of the last rest, in nanoseconds of [`BootTime`].
+    rests_until: AtomicU64,
+}
+
+/// A turn of the pace, for a token that ends at `expires`.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct RenewalTurn {
+    expires: BootTime,
+    /// How much of the allowance it took.
+    took: Duration,
 }
 
 impl RenewalPace {
@@ -88,35 +101,42 @@ impl RenewalPace {
         MEAN_AGE.div_f64(CATCHING_UP * f64::from(tokens))
     }
 
-    /// Takes a turn, if there is one now.
-    pub(super) fn take(&self, now: BootTime) -> bool {
-        self.pace.take_of(1, self.interval(), now).is_ok()
+    /// Takes a turn for a token that ends at `expires`, if there is one now.
+    pub(super) fn take(&self, expires: BootTime, now: BootTime) -> Option<RenewalTurn> {
+        let took = self.interval();
+        let is_resting = now.as_nanos() < self.rests_until.load(Relaxed);
+        (!is_resting && self.pace.take_of(1, took, now).is_ok()).then_some(RenewalTurn { expires, took })
     }
 
-    /// Takes the next turn before its time.
-    pub(super) fn take_next(&self, now: BootTime) {
-        self.pace.used_until.fetch_max(now.as_nanos(), Relaxed);
+    /// Takes the next turn before it is due.
+    pub(super) fn take_next(&self, expires: BootTime, now: BootTime) -> RenewalTurn {
+        let before = self.pace.used_until.fetch_max(now.as_nanos(), Relaxed);
+        let took = Duration::from_nanos(now.as_nanos().saturating_sub(before)).min(self.interval());
+        RenewalTurn { expires, took }
     }
 
-    /// Gives no turn for this time.
+    /// Gives no turn for this time, unless the last rest ended less than [`BETWEEN_RESTS`] ago.
     pub(super) fn rest(&self, time: Duration, now: BootTime) {
-        self.pace.used_until.fetch_max((now + time - self.interval()).as_nanos(), Relaxed);
+        let until = (now + time).as_nanos();
+        let _ = self.rests_until.fetch_update(Relaxed, Relaxed, |last| {
+            let is_first = last == 0 || now.as_nanos() >= last.saturating_add(nanos(BETWEEN_RESTS));
+            is_first.then_some(until)
+        });
     }
 
-    /// Records what came of the renewal of a token that ends at `expires`, for which a turn was taken.
-    pub(super) fn ended(&self, failure: Option<&NoToken>, expires: BootTime, now: BootTime, random: f64) {
+    /// Records the outcome of a renewal that took a turn.
+    pub(super) fn ended(&self, turn: RenewalTurn, failure: Option<&NoToken>, now: BootTime, random: f64) {
         match failure {
             None => self.failures.store(0, Relaxed),
-            // That is one workload's, and takes nothing from the others.
+            // Only this workload was refused, so the next one gets the turn.
             Some(NoToken::Refused(refused)) if refused.status.is_client_error() => {
-                let turn = u64::try_from(self.interval().as_nanos()).unwrap_or(u64::MAX);
-                let given_back = |used: u64| Some(used.saturating_sub(turn));
-                let _ = self.pace.used_until.fetch_update(Relaxed, Relaxed, given_back);
+                let give_back = |used: u64| Some(used.saturating_sub(nanos(turn.took)));
+                let _ = self.pace.used_until.fetch_update(Relaxed, Relaxed, give_back);
             }
             Some(NoToken::Refused(_) | NoToken::Failed(_) | NoToken::Overloaded(_)) => {
                 let failures = self.failures.load(Relaxed).saturating_add(1);
                 self.failures.store(failures, Relaxed);
-                let longest = self.interval().min(expires.since(now).max(ENDS_SOON) / PART_OF_LIFE);
+                let longest = self.interval().min(turn.expires.since(now).max(ENDS_SOON) / PART_OF_LIFE);
                 let next = now + RETRY.up_to(longest).wait(failures, random);
                 self.pace.used_until.store((next - self.interval()).as_nanos(), Relaxed);
             }
@@ -155,15 +175,46 @@ mod tests {
         renewals.share(30);
         assert_eq!(renewals.interval(), Duration::from_secs(50));
         // All of them are due, after an outage: the last has its turn in time.
-        let taken: Vec<_> = (0..1460).filter(|second| renewals.take(at(second * 1000))).collect();
+        let has_turn = |millis| renewals.take(at(millis + 900_000), at(millis)).is_some();
+        let taken: Vec<_> = (0..1460).filter(|second| has_turn(second * 1000)).collect();
         assert_eq!((taken[0], taken[1], taken[29]), (0, 50, 1450));
-        assert!(!renewals.take(at(1_460_000)));
-        renewals.take_next(at(1_470_000));
-        assert!(!renewals.take(at(1_510_000)) && renewals.take(at(1_520_000)), "one came before its turn");
-        renewals.rest(Duration::from_secs(120), at(1_520_000));
-        assert!(!renewals.take(at(1_639_000)) && renewals.take(at(1_640_000)));
+        assert!(!has_turn(1_460_000));
+        renewals.take_next(at(1_770_000), at(1_470_000));
+        assert!(!has_turn(1_510_000) && has_turn(1_520_000), "one came before its turn");
         renewals.share(110);
         assert!(renewals.interval() < Duration::from_secs(14));
+    }
+
+    #[test]
+    fn rests_are_not_too_frequent() {
+        let renewals = RenewalPace::default();
+        renewals.share(30);
+        let has_turn = |millis| renewals.take(at(millis + 900_000), at(millis)).is_some();
+        renewals.rest(Duration::from_secs(120), at(0));
+        assert!(!has_turn(119_000) && has_turn(120_000));
+        for seconds in [10, 119, 121, 1_000] {
+            renewals.rest(Duration::from_secs(120), at(seconds * 1000));
+        }
+        assert!(has_turn(1_001_000));
+        renewals.rest(Duration::from_secs(120), at(1_020_000));
+        // What is failed or refused meanwhile does not end it.
+        let turn = renewals.take_next(at(1_030_000), at(1_021_000));
+        renewals.ended(turn, Some(&refused(StatusCode::FORBIDDEN, "no")), at(1_021_000), 0.0);
+        renewals.ended(turn, Some(&refused(StatusCode::SERVICE_UNAVAILABLE, "no")), at(1_021_000), 0.0);
+        assert!(!has_turn(1_139_000) && has_turn(1_140_000));
+    }
+
+    #[test]
+    fn a_turn_that_was_taken_early_gives_back_no_more_than_it_took() {
+        let renewals = RenewalPace::default();
+        renewals.share(30);
+        assert!(renewals.take(at(900_000), at(0)).is_some());
+        for second in [10, 20, 30, 40] {
+            let turn = renewals.take_next(at(300_000), at(second * 1000));
+            renewals.ended(turn, Some(&refused(StatusCode::FORBIDDEN, "no")), at(second * 1000), 0.0);
+            assert!(renewals.take(at(900_000), at(second * 1000)).is_none(), "{second}");
+        }
+        assert!(renewals.take(at(900_000), at(50_000)).is_some());
     }
 
     #[test]
@@ -171,34 +222,36 @@ mod tests {
         let renewals = RenewalPace::default();
         renewals.share(30);
         let refused = |status| refused(StatusCode::from_u16(status).expect("a status"), "no");
-        let ended = |why: NoToken, at: BootTime| renewals.ended(Some(&why), at + Duration::from_secs(900), at, 0.0);
+        let take = |millis| renewals.take(at(millis + 900_000), at(millis));
+        let ends = |millis, why: Option<NoToken>| {
+            let turn = take(millis).expect("a turn");
+            renewals.ended(turn, why.as_ref(), at(millis), 0.0);
+        };
         for _ in 0..100 {
-            assert!(renewals.take(at(0)));
-            ended(refused(403), at(0));
+            ends(0, Some(refused(403)));
         }
         let mut waited = 0;
         for pause in [600, 1_200, 2_400, 4_800, 9_600, 19_200, 38_400, 50_000, 50_000] {
-            assert!(renewals.take(at(waited)));
-            ended(refused(503), at(waited));
-            assert!(!renewals.take(at(waited + pause - 1)), "{pause}");
+            ends(waited, Some(refused(503)));
+            assert!(take(waited + pause - 1).is_none(), "{pause}");
             waited += pause;
         }
-        assert!(renewals.take(at(waited)));
-        renewals.ended(None, at(waited), at(waited), 0.0);
-        assert!(renewals.take(at(waited + 50_000)));
-        ended(refused(503), at(waited + 50_000));
-        assert!(renewals.take(at(waited + 50_600)), "it worked meanwhile");
+        ends(waited, None);
+        ends(waited + 50_000, Some(refused(503)));
+        assert!(take(waited + 50_600).is_some(), "it worked meanwhile");
 
         // With few tokens the interval is long, and what is left of a token's life counts.
         renewals.share(1);
         for (left, pause) in [(1200, 300), (600, 150), (300, 75), (20, 75)] {
             let now = at(10_000_000 + left);
+            let ends = now + Duration::from_secs(left);
             for _ in 0..20 {
-                let why = refused(503);
-                renewals.ended(Some(&why), now + Duration::from_secs(left), now, 0.0);
+                let turn = renewals.take_next(ends, now);
+                renewals.ended(turn, Some(&refused(503)), now, 0.0);
             }
-            let turn = now + Duration::from_secs(pause);
-            assert!(!renewals.take(turn - Duration::from_millis(1)) && renewals.take(turn), "{left}");
+            let next = now + Duration::from_secs(pause);
+            assert!(renewals.take(ends, next - Duration::from_millis(1)).is_none(), "{left}");
+            assert!(renewals.take(ends, next).is_some(), "{left}");
         }
     }
 
@@ -211,11 +264,11 @@ mod tests {
             renewals.share(30);
             for second in 0..1200 + seconds.len() {
                 let now = at(second as u64 * 1000);
-                if renewals.take(now) {
+                if let Some(turn) = renewals.take(now + Duration::from_secs(900), now) {
                     match second.checked_sub(1200) {
                         None => {
                             let why = refused(StatusCode::SERVICE_UNAVAILABLE, "it is away");
-                            renewals.ended(Some(&why), now + Duration::from_secs(900), now, fastrand::f64());
+                            renewals.ended(turn, Some(&why), now, fastrand::f64());
                         }
                         Some(second) => seconds[second] += 1,
                     }

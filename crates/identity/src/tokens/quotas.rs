@@ -11,7 +11,8 @@ use crate::workloads::{Link, QuotaProject};
 use proxy::failure::Withheld;
 use proxy::tokens::Urgency;
 
-/// Quotas from which on those that hold nothing back are forgotten. Only hostile pods have so many projects on a node.
+/// Maximum number of quotas that are remembered. Beyond it, those that hold nothing back are forgotten. Only hostile pods name so
+/// many projects on a node.
 const MAX_QUOTAS: usize = 256;
 
 /// The project whose quota a request counts against. By default that of the workload pool, or of the cluster, which is the same for
@@ -26,9 +27,14 @@ impl Payer {
         Self(annotated.or_else(|| Some(link.google_account.as_ref()?.project())).map(Arc::from))
     }
 
-    /// Whom it affects that the quota is used up.
+    /// Whether all workloads share it.
+    pub(super) fn is_common(&self) -> bool {
+        self.0.is_none()
+    }
+
+    /// The reason for a refusal while the quota is used up.
     pub(super) fn withheld(&self) -> Withheld {
-        if self.0.is_none() { Withheld::Quota } else { Withheld::Pace }
+        if self.is_common() { Withheld::Quota } else { Withheld::Pace }
     }
 }
 

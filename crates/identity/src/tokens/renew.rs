@@ -18,7 +18,7 @@ use super::WorkloadSource;
 use super::halt::no_token;
 use super::secret::Want;
 use super::stage::MAX_FLIGHT;
-use super::steps::{Taken, patiently};
+use super::steps::patiently;
 use base::backoff::{Backoff, Jitter};
 use base::clock::BootTime;
 use protocol::metadata::WorkloadId;
@@ -58,9 +58,7 @@ impl WorkloadSource {
         let renewals = &self.means.renewals;
         renewals.share(in_use);
         let Some((expires, _)) = aging.first().copied() else { return Ok(()) };
-        if !renewals.take(now) {
-            return Ok(());
-        }
+        let Some(turn) = renewals.take(expires, now) else { return Ok(()) };
         let mut outcome = Ok(());
         for (_, number) in aging {
             outcome = self.renew(number).await;
@@ -68,7 +66,7 @@ impl WorkloadSource {
                 break;
             }
         }
-        renewals.ended(outcome.as_ref().err(), expires, BootTime::now(), fastrand::f64());
+        renewals.ended(turn, outcome.as_ref().err(), BootTime::now(), fastrand::f64());
         outcome
     }
 
@@ -82,7 +80,7 @@ impl WorkloadSource {
             // It was not renewed, so a new federated token would end with the old one.
             return Err(no_token(ExchangeFailure::Slow(Some(TokenServer::Kubernetes), MAX_FLIGHT)));
         }
-        steps.federated_now(Want::Young, (patiently(), Urgency::Background), Taken(None)).await?;
+        steps.federated_now(Want::Young, (patiently(), Urgency::Background), None).await?;
         steps.stages.federated.settled().await;
         if steps.stages.federated.is_aging(BootTime::now()) {
             return Err(no_token(ExchangeFailure::Slow(Some(TokenServer::Sts), MAX_FLIGHT)));

@@ -128,7 +128,8 @@ impl Server {
             Ok(_) => quota.allowed(urgency, began, now, random),
             Err(error) => match error.used_up() {
                 Some(named) => quota.used_up(urgency, began, named, now, random),
-                None if error.is_failure() => {}
+                // A refusal may come before the quota is looked at, and a workload names its payer itself.
+                None if error.is_failure() || !payer.is_common() => {}
                 None => quota.allowed(urgency, began, now, random),
             },
         }
@@ -218,14 +219,16 @@ mod tests {
         assert!(answer.is_ok());
     }
 
+    fn payer(google_account: &str) -> Payer {
+        let google_account = Some(google_account.to_owned());
+        let link = Link::parse(&Annotations { google_account, ..Annotations::default() }).expect("a link");
+        Payer::at_iam(&link)
+    }
+
     #[tokio::test(start_paused = true)]
     async fn a_projects_quota_says_nothing_about_the_others() {
-        let link = |google_account: &str| {
-            let google_account = Some(google_account.to_owned());
-            Link::parse(&Annotations { google_account, ..Annotations::default() }).expect("a link")
-        };
-        let shop = Payer::at_iam(&link("app@shop.iam.gserviceaccount.com"));
-        let bank = Payer::at_iam(&link("app@bank.iam.gserviceaccount.com"));
+        let shop = payer("app@shop.iam.gserviceaccount.com");
+        let bank = payer("app@bank.iam.gserviceaccount.com");
         let server = sts();
         for urgency in [Urgency::Demanded, Urgency::Background] {
             let at = |payer: &Payer, workload| Turn { payer: payer.clone(), ..turn(workload, urgency) };
@@ -236,6 +239,37 @@ mod tests {
             let answer = server.ask(at(&shop, 3), async { Ok::<_, UsedUp>(()) }).await;
             assert!(answer.is_err(), "{urgency:?}: one project's accounts share it");
             sleep(Duration::from_secs(1000)).await;
+        }
+    }
+
+    #[derive(Debug)]
+    struct Refused;
+
+    impl Fault for Refused {
+        fn is_failure(&self) -> bool {
+            false
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn refusals_of_whoever_names_a_payer_do_not_open_its_quota() {
+        let victim = payer("app@shop.iam.gserviceaccount.com");
+        for (payer, is_open) in [(victim, false), (Payer::default(), true)] {
+            let server = sts();
+            let at = |workload| Turn { payer: payer.clone(), ..turn(workload, Urgency::Demanded) };
+            for _ in 0..3 {
+                let answer = server.ask(at(1), async { Err::<(), _>(UsedUp) }).await;
+                assert!(matches!(answer, Ok(Err(UsedUp))));
+                sleep(Duration::from_secs(60)).await;
+            }
+            for _ in 0..3 {
+                let answer = server.ask(at(2), async { Err::<(), _>(Refused) }).await;
+                assert!(matches!(answer, Ok(Err(Refused))));
+                sleep(Duration::from_secs(60)).await;
+            }
+            let answers =
+                [server.ask(at(2), async { Ok::<_, Refused>(()) }).await, server.ask(at(2), async { Ok(()) }).await];
+            assert_eq!(answers.map(|answer| answer.is_ok()), [true, is_open]);
         }
     }
 

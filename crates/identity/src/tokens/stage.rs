@@ -53,14 +53,14 @@ struct State {
 enum Look {
     Kept(Arc<Secret>),
     Failed(NoToken),
-    /// A flight, a fallback token, and whether the flight began for nobody that waits.
+    /// A flight, a fallback token, and whether the flight began in the background.
     Flying(Landing<Outcome>, Option<Arc<Secret>>, bool),
 }
 
 impl Stage {
     /// Returns the token. Begins a flight with `work` if needed, and waits for it until `deadline`. `work` is told its
-    /// urgency: [`Urgency::Background`] if there is a valid token that does not end soon. If a flight fails that began for nobody
-    /// that waits, another one is begun for whoever does.
+    /// urgency: [`Urgency::Background`] if there is a valid token that does not end soon. If a flight that nobody waited
+    /// for fails, a caller that waits begins another one.
     pub(super) async fn get<W, F>(&self, want: Want, (deadline, urgency): (Instant, Urgency), work: W) -> Outcome
     where
         W: FnOnce(Urgency) -> F,

@@ -18,7 +18,7 @@ use super::halt::Halt;
 use super::iam::{Impersonation, NotIssued, What};
 use super::kept::{Ask, Stages};
 use super::metrics::{ExchangeMetrics, Step};
-use super::pace::{BURST, INTERVAL, RenewalPace};
+use super::pace::{BURST, INTERVAL, RenewalPace, RenewalTurn};
 use super::quotas::Payer;
 use super::rest::Rest;
 use super::secret::{Secret, Want};
@@ -109,10 +109,6 @@ pub(super) struct Steps {
     pub(super) link: Link,
 }
 
-/// The end of a valid token for whose renewal a turn of the pace was taken.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Taken(pub(super) Option<BootTime>);
-
 /// Deadline of a step that waits for another one: not before its own flight gives up.
 pub(super) fn patiently() -> Instant {
     Instant::now() + MAX_FLIGHT
@@ -187,15 +183,15 @@ impl Steps {
     ) -> Result<Arc<Secret>, NoToken> {
         let now = BootTime::now();
         let Some(kept) = self.stages.federated.aging(now) else {
-            return self.federated_now(want, (deadline, urgency), Taken(None)).await;
+            return self.federated_now(want, (deadline, urgency), None).await;
         };
-        if !self.means.renewals.take(now) {
-            if !kept.ends_soon(now) {
-                return Ok(kept);
-            }
-            self.means.renewals.take_next(now);
-        }
-        self.federated_now(want, (deadline, urgency), Taken(Some(kept.expires))).await
+        let renewals = &self.means.renewals;
+        let turn = match renewals.take(kept.expires, now) {
+            Some(turn) => turn,
+            None if kept.ends_soon(now) => renewals.take_next(kept.expires, now),
+            None => return Ok(kept),
+        };
+        self.federated_now(want, (deadline, urgency), Some(turn)).await
     }
 
     /// The same, regardless of the pace.
@@ -203,14 +199,14 @@ impl Steps {
         &self,
         want: Want,
         patience: (Instant, Urgency),
-        taken: Taken,
+        turn: Option<RenewalTurn>,
     ) -> Result<Arc<Secret>, NoToken> {
         let steps = self.clone();
         let work = |urgency| async move {
             let issued = steps.exchange(CLOUD_PLATFORM, None, urgency).await;
-            if let Some(expires) = taken.0 {
+            if let Some(turn) = turn {
                 let failure = issued.as_ref().err().map(|halt| &halt.why);
-                steps.means.renewals.ended(failure, expires, BootTime::now(), fastrand::f64());
+                steps.means.renewals.ended(turn, failure, BootTime::now(), fastrand::f64());
             }
             issued
         };

@@ -190,10 +190,15 @@ impl Workloads {
     pub async fn reread(&self, number: WorkloadId) -> Result<Arc<Workload>, LinkError> {
         let account = self.account(number).ok_or(LinkError::Outdated)?;
         let mut changes = account.state.subscribe();
-        if changes.borrow_and_update().is_overdue(BootTime::now()) {
+        let (is_overdue, has_failed) = {
+            let state = changes.borrow_and_update();
+            (state.is_overdue(BootTime::now()), state.failure.is_some())
+        };
+        if is_overdue {
             self.want(&account);
+            // A read that has failed is repeated until one succeeds, so the API server is still away.
             let read = changes.wait_for(|state| !state.is_overdue(BootTime::now()));
-            if timeout(REREAD_TIMEOUT, read).await.is_err() {
+            if !has_failed && timeout(REREAD_TIMEOUT, read).await.is_err() {
                 account.waited(BootTime::now());
             }
         }

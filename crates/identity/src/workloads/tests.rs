@@ -215,6 +215,13 @@ async fn what_is_known_goes_on_after_a_long_pause_if_it_cannot_be_read() {
     assert!(workloads.requested(number).is_some(), "the next one does not wait");
     Workloads::unread(&*wanted(&workloads).await, "the API server is away");
 
+    // A read that has failed is repeated, but no request waits for it.
+    sleep(Duration::from_secs(600)).await;
+    let began = Instant::now();
+    assert!(workloads.reread(number).await.is_ok());
+    assert_eq!(began.elapsed(), Duration::ZERO);
+    workloads.found(&wanted(&workloads).await, "u1", &LINKED);
+
     sleep(Duration::from_secs(600)).await;
     let began = Instant::now();
     let (asked, ()) = tokio::join!(workloads.reread(number), async {
