@@ -437,13 +437,13 @@ async fn an_api_server_that_is_throttled_is_not_asked_before_the_time_that_it_na
 }
 
 #[tokio::test(start_paused = true)]
-async fn iam_charges_the_project_of_the_account_and_an_exchange_that_of_the_pool() {
+async fn a_workload_pays_for_iam_and_for_exchanges_that_name_its_project() {
     let lab = Lab::new(GOOGLE_ACCOUNT);
     let linked = lab.source.steps(lab.number).await.expect("a link");
     let annotations = Annotations { quota_project: Some("bank".to_owned()), ..Annotations::default() };
     let unlinked = Steps { link: Link::parse(&annotations).expect("a link"), ..linked.clone() };
-    for steps in [&linked, &unlinked] {
-        assert_eq!(steps.turn(Step::Sts, Urgency::Demanded).payer, Payer::default());
+    for (steps, is_pools) in [(&linked, true), (&unlinked, false)] {
+        assert_eq!(steps.turn(Step::Sts, Urgency::Demanded).payer == Payer::default(), is_pools);
         assert_eq!(steps.turn(Step::Kubernetes, Urgency::Demanded).payer, Payer::default());
     }
     let at_iam = linked.turn(Step::Iam, Urgency::Demanded).payer;
