@@ -19,10 +19,7 @@ use protocol::metadata::Principal;
 use std::os::fd::AsFd;
 use telemetry::sampled::Sampled;
 
-/// Interval between attempts to bind the name, which the predecessor holds until it ends.
-const RETRY: Duration = Duration::from_secs(1);
-
-/// Pause after a connection that got nothing.
+/// Pause after a connection that got nothing, and between attempts to bind the name, which the predecessor holds until it ends.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// Minimum interval between log lines about refused connections.
@@ -38,10 +35,7 @@ pub async fn give(kin: Arc<Kin>, shared: Arc<Shared>) -> Infallible {
     loop {
         let ended = match listener.accept().await {
             Ok((stream, _)) => serve(&kin, stream, &shared).await,
-            Err(error) => {
-                sleep(RETRY).await;
-                Err(error.to_string())
-            }
+            Err(error) => Err(error.to_string()),
         };
         match ended {
             Ok(records) => tracing::info!(records, "handed over to the next process"),
@@ -68,7 +62,7 @@ async fn listen(shared: &Shared) -> UnixListener {
             }
             Err(_) => {}
         }
-        sleep(RETRY).await;
+        sleep(PAUSE).await;
     }
 }
 

@@ -15,6 +15,7 @@ use crate::shared::{Shared, State};
 use base::clock::BootTime;
 use identity::kin::{Kin, Stranger};
 use protocol::metadata::Principal;
+use proxy::layers::token_cache;
 
 /// Maximum difference between the clocks of both processes: the duration of a hand-over. A larger one means another clock, or an old
 /// hand-over.
@@ -112,7 +113,12 @@ pub(super) fn believe(records: Vec<Record>, shared: &Shared) -> State {
                     None => Some(Principal::Node),
                     Some(number) => numbers.get(&number).copied().map(Principal::Workload),
                 };
-                principal.and_then(|principal| shared.tokens.take_over(principal, &record, now).ok()).map(|()| 1)
+                principal.and_then(|principal| match shared.tokens.take_over(principal, &record, now) {
+                    Ok(()) => Some(1),
+                    // This process has such a token already: the node's, from its own start.
+                    Err(token_cache::NotTaken::Needless) => Some(0),
+                    Err(_) => None,
+                })
             }
             Record::Begin { .. } | Record::End { .. } => None,
         };

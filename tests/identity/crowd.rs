@@ -4,8 +4,6 @@ use std::fs::{self, OpenOptions};
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::thread;
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -13,6 +11,7 @@ use tokio::time::Instant;
 use crate::google::Cloud;
 use crate::is_full_size;
 use crate::kube::{NODE, pause};
+use crate::load::Load;
 use crate::operators::PAGES;
 use crate::pod::{Pod, Told};
 use crate::support::cgroup::{Bounds, Cgroup};
@@ -110,8 +109,7 @@ fn others_do_not_notice(number: usize, is_brief: bool) {
         first_token(pod);
     }
     pause(SETTLED);
-    let is_over = Arc::new(AtomicBool::new(false));
-    let asking: Vec<_> = known.iter().map(|pod| keep_asking(pod, &is_over)).collect();
+    let load = Load::begin(known.iter().map(|pod| (pod, ask_now_and_then)));
     let crowd = Crowd::start(&world, &hostile, number, is_brief);
     // If they live briefly, some are about to begin.
     while hostile.sandbox().others() < number * 3 / 4 {
@@ -123,8 +121,7 @@ fn others_do_not_notice(number: usize, is_brief: bool) {
             first_token(&pod(&format!("new-{number}"), KNOWN + 1 + number))
         })
         .collect();
-    is_over.store(true, Relaxed);
-    let known: Vec<Answer> = asking.into_iter().flat_map(|asking| asking.join().expect("no panic")).collect();
+    let known: Vec<Answer> = load.end().into_iter().flatten().collect();
     println!("{} processes of a pod", hostile.sandbox().others());
     let metrics = world.node.namespace.curl(&format!("{PAGES}/metrics")).text;
     let scans = metrics.lines().filter(|line| line.starts_with("metadata_proxy_identity_scan"));
@@ -155,19 +152,10 @@ fn first_token(pod: &Arc<Pod>) -> Answer {
     })
 }
 
-/// Sends requests from a pod on new connections.
-fn keep_asking(pod: &Arc<Pod>, is_over: &Arc<AtomicBool>) -> thread::JoinHandle<Vec<Answer>> {
-    let (pod, is_over) = (Arc::clone(pod), Arc::clone(is_over));
-    thread::spawn(move || {
-        pod.inside(move |pod| {
-            let mut answers = Vec::new();
-            while !is_over.load(Relaxed) {
-                answers.push(ask(pod));
-                pause(Duration::from_millis(300));
-            }
-            answers
-        })
-    })
+/// Sends a request on a new connection, and pauses.
+fn ask_now_and_then(pod: &Pod, answers: &mut Vec<Answer>) {
+    answers.push(ask(pod));
+    pause(Duration::from_millis(300));
 }
 
 /// Requests a token on a new connection. From a thread that is in the pod's network.

@@ -9,7 +9,6 @@ use tokio::time::Instant;
 use crate::google::Cloud;
 use crate::is_full_size;
 use crate::kube::{NODE, pause};
-use crate::memory::in_pod;
 use crate::namespace::Kept;
 use crate::pod::{Pod, Told};
 use crate::support::cgroup::{Bounds, Cgroup};
@@ -87,7 +86,7 @@ fn herd_of(pods: &[Arc<Pod>], request: fn(&Pod, &mut Kept) -> Told) -> Vec<(Told
     let ready = Arc::new(Barrier::new(pods.len() * CONNECTIONS));
     let ask = |pod: &Arc<Pod>| {
         let ready = Arc::clone(&ready);
-        in_pod(pod, move |pod| {
+        pod.spawn(move |pod| {
             ready.wait();
             let began = Instant::now();
             let told = pod.connect().map(|mut connection| request(pod, &mut connection));
@@ -117,7 +116,7 @@ fn pods_that_open_a_connection_for_each_request_are_answered() {
     let group = Cgroup::new(bounds()).expect("groups are needed");
     let _proxy = world.proxy_in(Some(&group), &[]);
     herd_of(&pods, Pod::ask);
-    let asking: Vec<_> = pods.iter().map(|pod| in_pod(pod, ask_anew_and_again)).collect();
+    let asking: Vec<_> = pods.iter().map(|pod| pod.spawn(ask_anew_and_again)).collect();
     let answers: Vec<_> = asking.into_iter().flat_map(|pod| pod.join().expect("no panic")).collect();
     let mut times: Vec<Duration> = answers.iter().map(|(_, time)| *time).collect();
     times.sort_unstable();

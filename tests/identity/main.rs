@@ -26,6 +26,7 @@ mod handover;
 mod heirs;
 mod kubelet;
 mod limits;
+mod load;
 mod manifests;
 mod memory;
 mod naive;

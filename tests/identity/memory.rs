@@ -1,7 +1,6 @@
 //! The memory that identity takes: little for the pods of this node, and none for those of others.
 
 use std::sync::Arc;
-use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -80,7 +79,7 @@ fn a_busy_node_is_served_within_its_memory() {
     // Not in the clock tick in which the last pod began.
     pause(Duration::from_millis(100));
 
-    let open: Vec<_> = pods.iter().map(|pod| in_pod(pod, move |pod| fresh(pod, connections))).collect();
+    let open: Vec<_> = pods.iter().map(|pod| pod.spawn(move |pod| fresh(pod, connections))).collect();
     let mut open: Vec<Vec<Kept>> = open.into_iter().map(|pod| pod.join().expect("all are answered")).collect();
     println!("{} connections of {} pods were answered", open.iter().map(Vec::len).sum::<usize>(), pods.len());
     for open in &mut open {
@@ -89,7 +88,7 @@ fn a_busy_node_is_served_within_its_memory() {
     for rate in rates {
         let each = f64::from(*rate) / f64::from(u32::try_from(pods.len()).expect("few"));
         let asking: Vec<_> =
-            pods.iter().zip(open).map(|(pod, open)| in_pod(pod, move |pod| keep_asking(pod, open, each))).collect();
+            pods.iter().zip(open).map(|(pod, open)| pod.spawn(move |pod| keep_asking(pod, open, each))).collect();
         let asked: Vec<Asked> = asking.into_iter().map(|pod| pod.join().expect("no panic")).collect();
         let sum = |of: fn(&Asked) -> usize| asked.iter().map(of).sum::<usize>();
         let (failed, reopened) = (sum(|asked| asked.failed), sum(|asked| asked.reopened));
@@ -107,12 +106,6 @@ fn a_busy_node_is_served_within_its_memory() {
     assert!(usage.peak > 1 << 20, "the proxy is not in its group: {usage:?}");
     assert!(usage.peak + usage.sockets <= limit, "{usage:?}");
     drop((open, with));
-}
-
-/// Runs work on a thread in a pod's network, and does not wait for it.
-pub fn in_pod<T: Send + 'static>(pod: &Arc<Pod>, work: impl FnOnce(&Pod) -> T + Send + 'static) -> JoinHandle<T> {
-    let pod = Arc::clone(pod);
-    thread::spawn(move || pod.inside(work))
 }
 
 /// Opens this number of connections, each with its first answer.

@@ -3,9 +3,8 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex};
-use std::thread::JoinHandle;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -13,6 +12,7 @@ use tokio::time::Instant;
 use crate::google::Cloud;
 use crate::is_full_size;
 use crate::kube::{NODE, PodObject, pause};
+use crate::load::Load;
 use crate::pod::Pod;
 use crate::rights::eventually;
 use crate::support::needs::{Test, tests};
@@ -33,35 +33,29 @@ const TOKEN: &str = "/computeMetadata/v1/instance/service-accounts/default/token
 const OTHER_PAGES: &str = "127.0.0.1:1989";
 
 /// Pods that request their identity and their zone, each time on a new connection.
-struct Load {
-    clients: Vec<JoinHandle<()>>,
-    is_over: Arc<AtomicBool>,
+struct Asking {
+    load: Load<Vec<String>>,
     answered: Arc<AtomicU64>,
-    failed: Arc<Mutex<Vec<String>>>,
 }
 
-impl Load {
+impl Asking {
     fn begin(pods: &[Arc<Pod>]) -> Self {
-        let (is_over, answered) = (Arc::<AtomicBool>::default(), Arc::<AtomicU64>::default());
-        let failed = Arc::<Mutex<Vec<String>>>::default();
-        let client = |pod: &Arc<Pod>| {
-            let (is_over, answered, failed) = (Arc::clone(&is_over), Arc::clone(&answered), Arc::clone(&failed));
-            let asking = Arc::clone(pod);
-            pod.sandbox().spawn(move || {
-                while !is_over.load(Relaxed) {
-                    for path in ["/whoami", ZONE] {
-                        match asking.connect().map(|mut connection| connection.ask(path)) {
-                            Some(Ok(answer)) if answer.starts_with("HTTP/1.1 200 ") => {
-                                answered.fetch_add(1, Relaxed);
-                            }
-                            other => failed.lock().expect("no panic").push(format!("{asking} {path}: {other:?}")),
+        let answered = Arc::<AtomicU64>::default();
+        let load = Load::begin(pods.iter().map(|pod| {
+            let answered = Arc::clone(&answered);
+            (pod, move |pod: &Pod, failed: &mut Vec<String>| {
+                for path in ["/whoami", ZONE] {
+                    match pod.connect().map(|mut connection| connection.ask(path)) {
+                        Some(Ok(answer)) if answer.starts_with("HTTP/1.1 200 ") => {
+                            answered.fetch_add(1, Relaxed);
                         }
+                        other => failed.push(format!("{pod} {path}: {other:?}")),
                     }
-                    pause(Duration::from_millis(5));
                 }
+                pause(Duration::from_millis(5));
             })
-        };
-        Self { clients: pods.iter().map(client).collect(), is_over, answered, failed }
+        }));
+        Self { load, answered }
     }
 
     /// Number of answers so far.
@@ -71,11 +65,8 @@ impl Load {
 
     /// Number of answers, and the failures.
     fn end(self) -> (u64, Vec<String>) {
-        self.is_over.store(true, Relaxed);
-        for client in self.clients {
-            client.join().expect("no panic");
-        }
-        (self.answered.load(Relaxed), std::mem::take(&mut self.failed.lock().expect("no panic")))
+        let failed = self.load.end().concat();
+        (self.answered.load(Relaxed), failed)
     }
 }
 
@@ -99,14 +90,14 @@ fn a_rolling_update_stands_still_while_the_api_server_is_away() {
     world.node.namespace.sh("echo 1 > /proc/sys/net/ipv4/tcp_migrate_req");
     let mut serving = world.proxy(&["--reuse-port"]);
     let pods = known_pods(&world, 5);
-    let load = Load::begin(&pods);
+    let asking = Asking::begin(&pods);
 
     world.server.kill();
     let other_pages = format!("--metrics-addr={OTHER_PAGES}");
     let start = |world: &World| world.beside(&["--reuse-port", &other_pages]);
     // It is started again, as by a kubelet.
     for _ in 0..2 {
-        let answered_before = load.answered();
+        let answered_before = asking.answered();
         let mut next = start(&world);
         let mut answers = 0;
         let began = Instant::now();
@@ -122,7 +113,7 @@ fn a_rolling_update_stands_still_while_the_api_server_is_away() {
         println!("a new process without pods ends after {took:.1?}; {answers} times it said that it is not ready");
         assert_eq!(next.has_ended(), Some(1));
         assert!(next.written().join("\n").contains("Another process serves pods"));
-        assert!(load.answered() > answered_before, "no pod asked while the new process was there");
+        assert!(asking.answered() > answered_before, "no pod asked while the new process was there");
     }
 
     world.server.restart();
@@ -135,7 +126,7 @@ fn a_rolling_update_stands_still_while_the_api_server_is_away() {
     for pod in &pods {
         assert_eq!(pod.get("/whoami").status, 200, "the new process serves {pod}");
     }
-    let (answered, failed) = load.end();
+    let (answered, failed) = asking.end();
     println!(
         "a rolling update without an API server: {answered} requests of known pods answered, {} failed",
         failed.len()

@@ -144,9 +144,13 @@ impl Pod {
 
     /// Runs work on a thread in the pod's network.
     pub fn inside<T: Send + 'static>(self: &Arc<Self>, work: impl FnOnce(&Self) -> T + Send + 'static) -> T {
+        self.spawn(work).join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    }
+
+    /// Runs work on a thread in the pod's network, and does not wait for it.
+    pub fn spawn<T: Send + 'static>(self: &Arc<Self>, work: impl FnOnce(&Self) -> T + Send + 'static) -> JoinHandle<T> {
         let pod = Arc::clone(self);
-        let thread = self.sandbox().spawn(move || work(&pod));
-        thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        self.sandbox().spawn(move || work(&pod))
     }
 
     /// Sends requests on a thread in the pod's network until the pod is over, on connections that it keeps for a while,

@@ -63,9 +63,12 @@ pub enum NotTaken {
     /// It has expired.
     #[error("it has expired")]
     Expired,
-    /// There is a token already, or no room.
+    /// There is such a token already.
     #[error("it is not needed")]
     Needless,
+    /// The cache is full.
+    #[error("there is no room for it")]
+    NoRoom,
 }
 
 impl fmt::Debug for TokenRecord {
@@ -146,7 +149,7 @@ impl<T: TokenSource> Tokens<T> {
         let used = BootTime::from_nanos(record.used).as_nanos().min(now.as_nanos());
         let store = self.store();
         let (entry, is_new) =
-            store.find_or_make(store.canonical(key), record.holder, now).map_err(|_| NotTaken::Needless)?;
+            store.find_or_make(store.canonical(key), record.holder, now).map_err(|_| NotTaken::NoRoom)?;
         let is_taken = entry.known.send_if_modified(|known| {
             let is_free = is_new || known.token.is_none();
             if is_free {
