@@ -14,7 +14,7 @@ pub const TESTS: &[Test] = tests![
     pods_on_a_bridge_are_served_and_cannot_ask_from_elsewhere,
     pods_that_are_reached_by_another_interface_are_served,
     the_first_pod_shows_the_keeper_what_the_network_is,
-    a_pod_that_has_no_route_yet_when_the_keeper_starts_is_looked_at_again_soon,
+    a_pod_that_has_no_route_yet_when_the_keeper_starts_is_scanned_again_soon,
     an_interface_that_a_pod_left_behind_is_named,
     a_tool_that_refuses_the_chain_for_spoofed_packets_does_not_close_pods,
 ];
@@ -165,7 +165,7 @@ fn drops(node: &Namespace) -> bool {
 
 /// One that has a route of IPv6 already, which is none of IPv4. The rules are checked every 30 s.
 #[expect(clippy::disallowed_methods, reason = "nothing here is asynchronous")]
-fn a_pod_that_has_no_route_yet_when_the_keeper_starts_is_looked_at_again_soon() {
+fn a_pod_that_has_no_route_yet_when_the_keeper_starts_is_scanned_again_soon() {
     let world = World::new();
     let node = &world.node;
     node.ip("address del 10.8.2.1/24 dev pod2");
@@ -182,7 +182,7 @@ fn a_pod_that_has_no_route_yet_when_the_keeper_starts_is_looked_at_again_soon() 
     assert_eq!(shown(node), "dropped");
 }
 
-/// Until two looks agree, it may be one of a pod that is being started: rules that are restored drop what they dropped.
+/// Until two scans agree, it may be one of a pod that is being started: rules that are restored drop what they dropped.
 fn an_interface_that_a_pod_left_behind_is_named() {
     const NAMED: &str = "by the interface left (IPv4), left (IPv6), so it might drop packets of honest pods, too";
     let world = World::new();

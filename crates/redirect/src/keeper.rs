@@ -7,7 +7,7 @@ use tokio::sync::Notify;
 use tokio::time::sleep;
 
 use super::drops::Drops;
-use super::spoofing::{Cause, Looks, Spoofed};
+use super::spoofing::{Cause, Decision, Spoofed};
 use super::{Error, Found, NotInstalled, Pods, Redirect, State, Tool};
 use prometheus::{IntCounter, IntGaugeVec};
 
@@ -35,7 +35,7 @@ pub struct Keeper {
     trouble: Option<Trouble>,
     /// Whether the tool refused rules with another decision on spoofed packets.
     is_decision_refused: bool,
-    looks: Looks,
+    decision: Decision,
     /// What the log said last of spoofed packets.
     said: &'static str,
     spoofed: IntGaugeVec,
@@ -75,21 +75,21 @@ struct Trouble {
 impl Keeper {
     /// A keeper of a redirect that was just installed.
     pub fn of_installed(redirect: Redirect, metrics: Metrics) -> Self {
-        let looks = Looks::new(redirect.spoofed(), false);
-        let mut keeper = Self::new(redirect, looks, metrics);
+        let decision = Decision::new(redirect.spoofed(), false);
+        let mut keeper = Self::new(redirect, decision, metrics);
         keeper.warn_of_spoofing();
-        keeper.show_spoofed(Some(keeper.looks.decided()));
+        keeper.show_spoofed(Some(keeper.decision.current()));
         keeper
     }
 
-    fn new(redirect: Redirect, looks: Looks, metrics: Metrics) -> Self {
+    fn new(redirect: Redirect, decision: Decision, metrics: Metrics) -> Self {
         let Metrics { dropped, spoofed } = metrics;
         let (drops, installed, standing) = (Drops::new(dropped), Arc::default(), Arc::default());
         let keeper = Self {
             redirect,
             trouble: None,
             is_decision_refused: false,
-            looks,
+            decision,
             said: "",
             spoofed,
             drops,
@@ -103,10 +103,10 @@ impl Keeper {
     /// Installs a redirect, or logs the error.
     pub async fn begin(redirect: Redirect, metrics: Metrics) -> Self {
         let first = redirect.spoofed();
-        // The rules of an earlier keeper, which has taken more than one look.
-        let is_dropping = first.may_pass() && redirect.is_dropping().await;
-        let looks = Looks::new(first, is_dropping);
-        let mut keeper = Self::new(redirect, looks, metrics);
+        // The rules of an earlier keeper, which has scanned more than once.
+        let is_dropping = first.is_transient() && redirect.is_dropping().await;
+        let decision = Decision::new(first, is_dropping);
+        let mut keeper = Self::new(redirect, decision, metrics);
         match keeper.install().await {
             Ok(tool) => keeper.is_installed(tool),
             Err(error) => keeper.is_not_installed(&error),
@@ -115,7 +115,7 @@ impl Keeper {
     }
 
     async fn install(&self) -> Result<Tool, NotInstalled> {
-        self.redirect.install_until(None, self.looks.decided().is_dropped()).await
+        self.redirect.install_until(None, self.decision.current().is_dropped()).await
     }
 
     /// Notified when the redirect is installed after [`begin`](Keeper::begin).
@@ -132,10 +132,10 @@ impl Keeper {
     pub async fn run(mut self) {
         loop {
             let interval =
-                if self.trouble.is_some() || !self.looks.is_settled() { RETRY_INTERVAL } else { CHECK_INTERVAL };
+                if self.trouble.is_some() || !self.decision.is_settled() { RETRY_INTERVAL } else { CHECK_INTERVAL };
             sleep(interval).await;
             let found = self.redirect.found().await;
-            self.looks.look(self.redirect.spoofed());
+            self.decision.update(self.redirect.spoofed());
             if let Ok(Found { state, is_dropped }) = &found
                 && state.is_installed()
                 && self.trouble.is_none()
@@ -159,7 +159,7 @@ impl Keeper {
                 Ok(tool) if self.trouble.is_some() => self.is_installed(tool),
                 Ok(_) => {
                     is_restored(&found);
-                    self.show_spoofed(Some(self.looks.decided()));
+                    self.show_spoofed(Some(self.decision.current()));
                 }
                 Err(error) => self.is_not_installed(&error),
             }
@@ -168,10 +168,10 @@ impl Keeper {
 
     /// Lets the rules follow the decision on spoofed packets, which they drop or not.
     async fn follow(&mut self, is_dropped: bool) {
-        if !self.looks.is_settled() {
+        if !self.decision.is_settled() {
             return;
         }
-        let decided = self.looks.decided();
+        let decided = self.decision.current();
         match (decided.is_dropped(), is_dropped) {
             // Without pods, either is right.
             (false, true) if decided.is_without_pods() => self.show_spoofed(Some(&Spoofed::Dropped)),
@@ -187,11 +187,11 @@ impl Keeper {
 
     /// Installs rules with the other decision on spoofed packets. If they are refused, the rules stay as they are.
     async fn decide_anew(&mut self) {
-        let outcome = self.redirect.decide_anew(self.looks.decided().is_dropped()).await;
+        let outcome = self.redirect.decide_anew(self.decision.current().is_dropped()).await;
         self.drops.restart(&self.redirect).await;
         if let Err(error) = outcome {
             let refused = Spoofed::LetPass(Cause::Refused);
-            self.show_spoofed(Some(if self.looks.decided().is_dropped() { &refused } else { &Spoofed::Dropped }));
+            self.show_spoofed(Some(if self.decision.current().is_dropped() { &refused } else { &Spoofed::Dropped }));
             if !std::mem::replace(&mut self.is_decision_refused, true) {
                 tracing::warn!(
                     %error,
@@ -202,7 +202,7 @@ impl Keeper {
             return;
         }
         self.is_decision_refused = false;
-        self.show_spoofed(Some(self.looks.decided()));
+        self.show_spoofed(Some(self.decision.current()));
         if !self.warn_of_spoofing() {
             tracing::info!("packets from addresses that are not the pods' own are dropped from now on");
         }
@@ -217,8 +217,8 @@ impl Keeper {
 
     /// Warns if packets from addresses that are not the pods' own are let pass. Returns whether they are.
     fn warn_of_spoofing(&mut self) -> bool {
-        self.said = self.looks.decided().label();
-        let doubt = self.looks.decided().doubt();
+        self.said = self.decision.current().label();
+        let doubt = self.decision.current().doubt();
         if let Some(doubt) = &doubt {
             tracing::warn!("{doubt}");
         }
@@ -233,7 +233,7 @@ impl Keeper {
             tracing::warn!("{doubt}");
         }
         self.warn_of_spoofing();
-        self.show_spoofed(Some(self.looks.decided()));
+        self.show_spoofed(Some(self.decision.current()));
         self.installed.notify_one();
     }
 

@@ -346,12 +346,12 @@ impl Redirect {
         if matches!(self.settings.mode, Mode::DaemonSet { .. }) { dataplane::doubt() } else { None }
     }
 
-    /// What this redirect does with packets from addresses that are not the pods' own, by a look at the node's interfaces.
+    /// What this redirect does with packets from addresses that are not the pods' own, by a scan of the node's interfaces.
     fn spoofed(&self) -> Spoofed {
         match (&self.settings.mode, self.settings.opened.drop_spoofed) {
             (Mode::Sidecar { .. }, _) | (_, DropSpoofed::True) => Spoofed::Dropped,
             (_, DropSpoofed::False) => Spoofed::LetPass(Cause::Flag),
-            (_, DropSpoofed::Auto) => spoofing::look(&self.uplinks()),
+            (_, DropSpoofed::Auto) => spoofing::scan(&self.uplinks()),
         }
     }
 
