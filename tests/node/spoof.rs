@@ -2,11 +2,13 @@
 
 use std::time::{Duration, Instant};
 
+use redirect::SIDECAR_UID;
+
 use crate::closed::{Picky, after};
 use crate::namespace::Namespace;
-use crate::process::Process;
+use crate::process::{BINARY, Process};
 use crate::support::needs::{Test, tests};
-use crate::world::{SERVER, TOKEN, World, is_protected, redirect, succeeds};
+use crate::world::{AS_A_PROXY, SERVER, TOKEN, World, is_protected, redirect, succeeds};
 
 /// The tests of this module.
 pub const TESTS: &[Test] = tests![
@@ -17,6 +19,8 @@ pub const TESTS: &[Test] = tests![
     a_pod_that_has_no_route_yet_when_the_keeper_starts_is_scanned_again_soon,
     an_interface_that_a_pod_left_behind_is_named,
     a_tool_that_refuses_the_chain_for_spoofed_packets_does_not_close_pods,
+    packets_that_pass_because_the_tool_refused_the_chain_are_not_shown_as_dropped,
+    a_sidecar_shows_no_decision_on_spoofed_packets,
 ];
 
 /// Each tool, and the command that removes the rule.
@@ -152,10 +156,16 @@ fn keeper(node: &Namespace) -> Process {
 
 /// The decision that its metric shows.
 fn shown(node: &Namespace) -> String {
-    let page = node.curl(&format!("http://{METRICS}/metrics")).text;
-    let mut shown = page.lines().filter_map(|line| line.strip_prefix("metadata_proxy_redirect_spoofed{decision=\""));
-    let shown = shown.find_map(|line| line.strip_suffix("\"} 1"));
-    shown.unwrap_or_else(|| panic!("no decision: {page}")).to_owned()
+    decision_at(node, METRICS).expect("a decision")
+}
+
+/// The decision that the metrics at this address show, if any.
+fn decision_at(place: &Namespace, metrics: &str) -> Option<String> {
+    let page = place.curl(&format!("http://{metrics}/metrics")).text;
+    let mut decisions =
+        page.lines().filter_map(|line| line.strip_prefix("metadata_proxy_redirect_spoofed{decision=\""));
+    assert!(decisions.clone().next().is_some(), "no metric: {page}");
+    decisions.find_map(|line| line.strip_suffix("\"} 1")).map(str::to_owned)
 }
 
 /// Whether there is a rule that drops spoofed packets.
@@ -224,4 +234,40 @@ fn a_tool_that_refuses_the_chain_for_spoofed_packets_does_not_close_pods() {
     assert!(check.stdout.contains("was decided when this node's interfaces were others"), "{check:?}");
     let wanted = after(&world.node, &picky.first(), &format!("install {flags} --redirect-drop-spoofed"));
     assert_eq!(wanted.code, Some(1), "a flag wants it: {wanted:?}");
+}
+
+/// By the keeper and by the proxy's own redirect. The rules are installed without the chain, and restored without it.
+fn packets_that_pass_because_the_tool_refused_the_chain_are_not_shown_as_dropped() {
+    let world = World::new();
+    let node = &world.node;
+    let picky = Picky::of("nft", &["that is not the pods own"]);
+    let started = |words: &str| {
+        let line = format!("export {}; exec {BINARY} {words}", picky.first());
+        Process::spawn(node.command("sh").args(["-c", &line]))
+    };
+    let keeper = started(&format!("redirect install --keep --keeper-metrics-addr {METRICS}"));
+    keeper.line("redirect installed");
+    assert_eq!(shown(node), "refused");
+    node.sh("nft flush ruleset");
+    keeper.line("has been restored");
+    assert!(!drops(node), "{}", World::state_of(node));
+    assert_eq!(shown(node), "refused");
+    assert_eq!(keeper.terminate().code(), Some(0));
+
+    succeeds(&redirect(node, "remove"));
+    let proxy = started(&format!("{} --metrics-addr={METRICS} --redirect", AS_A_PROXY.join(" ")));
+    proxy.line("cache warmed up");
+    assert_eq!(shown(node), "refused");
+}
+
+/// It has no chain for them.
+fn a_sidecar_shows_no_decision_on_spoofed_packets() {
+    let world = World::new();
+    let pod = &world.pods[0];
+    let uid = SIDECAR_UID.to_string();
+    let mode = ["--mode", "sidecar", "--proxy-uid", &uid, "--to", "127.0.0.1:8988"];
+    let words = [&["redirect", "install", "--keep", "--keeper-metrics-addr", METRICS][..], &mode].concat();
+    let keeper = Process::start(pod, &words);
+    keeper.line("redirect installed");
+    assert_eq!(decision_at(pod, METRICS), None);
 }

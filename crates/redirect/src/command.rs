@@ -3,7 +3,7 @@
 use std::future::Future;
 
 use super::spoofing::Spoofed;
-use super::{Error, Found, Keeper, Metrics, NotInstalled, Redirect, State, remove};
+use super::{Error, Found, Installed, Keeper, Metrics, NotInstalled, Redirect, State, remove};
 
 /// The command's action on the rules.
 #[derive(Debug)]
@@ -41,7 +41,7 @@ pub async fn run<F: Future<Output = ()>>(
 ) -> Result<bool, CommandError> {
     match command {
         Command::Install(redirect) => {
-            let tool = redirect.install().await?;
+            let Installed { tool, .. } = redirect.install().await?;
             println!("redirect installed with {tool}; it stays until 'redirect remove'");
             if let Some(doubt) = redirect.spoofed().doubt() {
                 println!("{doubt}");

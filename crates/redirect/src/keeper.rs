@@ -7,8 +7,8 @@ use tokio::sync::Notify;
 use tokio::time::sleep;
 
 use super::drops::Drops;
-use super::spoofing::{Cause, Decision, Spoofed};
-use super::{Error, Found, NotInstalled, Pods, Redirect, State, Tool};
+use super::spoofing::{Decision, REFUSED, Spoofed};
+use super::{Error, Found, Installed, Mode, NotInstalled, Pods, Redirect, State};
 use prometheus::{IntCounter, IntGaugeVec};
 
 /// Interval between checks of the rules. If something flushes them, such as a firewall reload, the node is exposed for up to
@@ -74,11 +74,11 @@ struct Trouble {
 
 impl Keeper {
     /// A keeper of a redirect that was just installed.
-    pub fn of_installed(redirect: Redirect, metrics: Metrics) -> Self {
+    pub fn of_installed(redirect: Redirect, installed: &Installed, metrics: Metrics) -> Self {
         let decision = Decision::new(redirect.spoofed(), false);
         let mut keeper = Self::new(redirect, decision, metrics);
         keeper.warn_of_spoofing();
-        keeper.show_spoofed(Some(keeper.decision.current()));
+        keeper.show_decision(installed.drops_spoofed);
         keeper
     }
 
@@ -96,7 +96,7 @@ impl Keeper {
             installed,
             standing,
         };
-        keeper.show_spoofed(None);
+        keeper.show(None);
         keeper
     }
 
@@ -108,13 +108,13 @@ impl Keeper {
         let decision = Decision::new(first, is_dropping);
         let mut keeper = Self::new(redirect, decision, metrics);
         match keeper.install().await {
-            Ok(tool) => keeper.is_installed(tool),
+            Ok(installed) => keeper.is_installed(&installed),
             Err(error) => keeper.is_not_installed(&error),
         }
         keeper
     }
 
-    async fn install(&self) -> Result<Tool, NotInstalled> {
+    async fn install(&self) -> Result<Installed, NotInstalled> {
         self.redirect.install_until(None, self.decision.current().is_dropped()).await
     }
 
@@ -156,10 +156,10 @@ impl Keeper {
                 );
             }
             match outcome {
-                Ok(tool) if self.trouble.is_some() => self.is_installed(tool),
-                Ok(_) => {
+                Ok(installed) if self.trouble.is_some() => self.is_installed(&installed),
+                Ok(installed) => {
+                    self.show_decision(installed.drops_spoofed);
                     is_restored(&found);
-                    self.show_spoofed(Some(self.decision.current()));
                 }
                 Err(error) => self.is_not_installed(&error),
             }
@@ -174,10 +174,10 @@ impl Keeper {
         let decided = self.decision.current();
         match (decided.is_dropped(), is_dropped) {
             // Without pods, either is right.
-            (false, true) if decided.is_without_pods() => self.show_spoofed(Some(&Spoofed::Dropped)),
+            (false, true) if decided.is_without_pods() => self.show_decision(is_dropped),
             (decided, found) if decided != found => self.decide_anew().await,
             _ => {
-                self.show_spoofed(Some(decided));
+                self.show_decision(is_dropped);
                 if decided.label() != self.said {
                     self.warn_of_spoofing();
                 }
@@ -187,35 +187,46 @@ impl Keeper {
 
     /// Installs rules with the other decision on spoofed packets. If they are refused, the rules stay as they are.
     async fn decide_anew(&mut self) {
-        let outcome = self.redirect.decide_anew(self.decision.current().is_dropped()).await;
+        let is_wanted = self.decision.current().is_dropped();
+        let outcome = self.redirect.decide_anew(is_wanted).await;
         self.drops.restart(&self.redirect).await;
+        self.show_decision(outcome.as_ref().map_or(!is_wanted, |installed| installed.drops_spoofed));
         if let Err(error) = outcome {
-            let refused = Spoofed::LetPass(Cause::Refused);
-            self.show_spoofed(Some(if self.decision.current().is_dropped() { &refused } else { &Spoofed::Dropped }));
             if !std::mem::replace(&mut self.is_decision_refused, true) {
                 tracing::warn!(
                     %error,
-                    "the redirect stays as it is, although the node's interfaces lead to another decision on packets from addresses that \
-                     are not the pods' own: the tool refused the rules"
+                    "the redirect stays as it is, although the node's interfaces lead to another decision on packets with spoofed \
+                     source addresses: the tool refused the rules"
                 );
             }
             return;
         }
         self.is_decision_refused = false;
-        self.show_spoofed(Some(self.decision.current()));
         if !self.warn_of_spoofing() {
-            tracing::info!("packets from addresses that are not the pods' own are dropped from now on");
+            tracing::info!("packets with spoofed source addresses are dropped from now on");
         }
     }
 
-    /// What the rules do with these packets. `None` while the redirect is not installed.
-    fn show_spoofed(&self, shown: Option<&Spoofed>) {
+    /// Shows what the installed rules do with spoofed packets, and why.
+    fn show_decision(&self, is_dropped: bool) {
+        // A sidecar has no rules for these packets.
+        let is_node = matches!(self.redirect.settings.mode, Mode::DaemonSet { .. });
+        let label = match self.decision.current() {
+            _ if is_dropped => Spoofed::Dropped.label(),
+            Spoofed::Dropped => REFUSED,
+            passed => passed.label(),
+        };
+        self.show(is_node.then_some(label));
+    }
+
+    /// `None` while the redirect is not installed.
+    fn show(&self, decision: Option<&str>) {
         for label in Spoofed::LABELS {
-            self.spoofed.with_label_values(&[label]).set(shown.is_some_and(|shown| label == shown.label()).into());
+            self.spoofed.with_label_values(&[label]).set((decision == Some(label)).into());
         }
     }
 
-    /// Warns if packets from addresses that are not the pods' own are let pass. Returns whether they are.
+    /// Warns if spoofed packets pass. Returns whether they do.
     fn warn_of_spoofing(&mut self) -> bool {
         self.said = self.decision.current().label();
         let doubt = self.decision.current().doubt();
@@ -225,15 +236,16 @@ impl Keeper {
         doubt.is_some()
     }
 
-    fn is_installed(&mut self, tool: Tool) {
+    fn is_installed(&mut self, installed: &Installed) {
         self.trouble = None;
         self.standing.set(None);
+        self.show_decision(installed.drops_spoofed);
+        let tool = installed.tool;
         tracing::info!(%tool, "redirect installed; checking it every {} s", CHECK_INTERVAL.as_secs());
         if let Some(doubt) = self.redirect.doubt() {
             tracing::warn!("{doubt}");
         }
         self.warn_of_spoofing();
-        self.show_spoofed(Some(self.decision.current()));
         self.installed.notify_one();
     }
 
@@ -244,7 +256,7 @@ impl Keeper {
             tracing::error!("{logged}. Trying again every {} s", RETRY_INTERVAL.as_secs());
         }
         self.standing.set(Some(logged.clone()));
-        self.show_spoofed(None);
+        self.show(None);
         self.trouble = Some(Trouble { logged, is_open: matches!(error.pods, Pods::Open(_)) });
     }
 }

@@ -48,8 +48,6 @@ pub(super) enum Cause {
     NoPods,
     /// The interfaces cannot be listed.
     Unknown(String),
-    /// The tool refused the chain.
-    Refused,
 }
 
 /// An interface by which no route of this IP version leads to pods.
@@ -67,12 +65,15 @@ enum Version {
     V6,
 }
 
+/// The metric's label where the interfaces lead to these packets being dropped, but the tool refused the rules.
+pub(super) const REFUSED: &str = "refused";
+
 /// Maximum number of interfaces that a message names.
 const NAMED: usize = 3;
 
 impl Spoofed {
     /// All values of the metric's label.
-    pub(super) const LABELS: [&str; 6] = ["dropped", "flag", "no_route", "no_pods", "unknown", "refused"];
+    pub(super) const LABELS: [&str; 6] = ["dropped", "flag", "no_route", "no_pods", "unknown", REFUSED];
 
     pub(super) fn label(&self) -> &'static str {
         match self {
@@ -81,7 +82,6 @@ impl Spoofed {
             Self::LetPass(Cause::NoRoute(_)) => "no_route",
             Self::LetPass(Cause::NoPods) => "no_pods",
             Self::LetPass(Cause::Unknown(_)) => "unknown",
-            Self::LetPass(Cause::Refused) => "refused",
         }
     }
 
@@ -141,7 +141,6 @@ impl fmt::Display for Cause {
                 write!(f, "no pod has an interface on this node yet; 'redirect install --keep' scans again")
             }
             Self::Unknown(why) => write!(f, "the node's interfaces cannot be listed: {why}"),
-            Self::Refused => write!(f, "the tool refused the rules that drop them"),
         }
     }
 }
@@ -438,10 +437,10 @@ mod tests {
 
     #[test]
     fn each_outcome_has_a_label() {
-        let causes =
-            [Cause::Flag, Cause::NoRoute(vec![]), Cause::NoPods, Cause::Unknown(String::new()), Cause::Refused];
+        let causes = [Cause::Flag, Cause::NoRoute(vec![]), Cause::NoPods, Cause::Unknown(String::new())];
         let outcomes = std::iter::once(Spoofed::Dropped).chain(causes.map(Spoofed::LetPass));
-        assert_eq!(outcomes.map(|outcome| outcome.label()).collect::<Vec<_>>(), Spoofed::LABELS);
+        let labels = outcomes.map(|outcome| outcome.label()).chain([REFUSED]);
+        assert_eq!(labels.collect::<Vec<_>>(), Spoofed::LABELS);
     }
 
     #[test]
