@@ -1,8 +1,9 @@
 //! [`Keeper`]: checks the rules, restores them, and tries again if they cannot be installed.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::sleep;
 
@@ -51,16 +52,11 @@ pub struct Standing(Mutex<Option<String>>);
 impl Standing {
     /// Reason why the redirect is not installed. `None` if it is, as of the last check.
     pub fn trouble(&self) -> Option<String> {
-        self.lock().clone()
+        self.0.lock().clone()
     }
 
     fn set(&self, trouble: Option<String>) {
-        *self.lock() = trouble;
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Option<String>> {
-        // Nothing panics while it is locked.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.0.lock() = trouble;
     }
 }
 
