@@ -24,7 +24,7 @@ const RETRY_INTERVAL: Duration = Duration::from_secs(5);
 pub struct Metrics {
     /// Packets that the bound on new connections dropped.
     pub dropped: IntCounter,
-    /// 1 for what becomes of packets from addresses that are not the pods' own, and 0 for all else. Its label is `decision`.
+    /// Decision on spoofed packets: 1 for the current `decision`, 0 for the others.
     pub spoofed: IntGaugeVec,
 }
 
