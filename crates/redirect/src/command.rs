@@ -2,7 +2,7 @@
 
 use std::future::Future;
 
-use super::spoofing::Spoofed;
+use super::spoofing::{Cause, Spoofed};
 use super::{Error, Found, Installed, Keeper, Metrics, NotInstalled, Redirect, State, remove};
 
 /// The command's action on the rules.
@@ -80,15 +80,17 @@ async fn keep<F: Future<Output = ()>>(
 
 /// What to say of spoofed packets, which the installed rules drop or not, after a scan of the node's interfaces.
 fn spoofing_doubt(is_dropped: bool, now: &Spoofed) -> Option<String> {
-    const OTHERS: &str = "was decided when this node's interfaces were others; run 'redirect install' again, or keep the rules with --keep";
-    match now.doubt() {
+    const NOW: &str = "Run 'redirect install' again, or keep the rules with --keep";
+    match now {
         // Without pods, either is right.
-        _ if is_dropped && (now.is_dropped() || now.is_without_pods()) => None,
-        Some(doubt) if is_dropped => Some(format!(
-            "packets from addresses that are not the pods' own are dropped, which {OTHERS}. By another decision {doubt}"
+        Spoofed::Dropped | Spoofed::LetPass(Cause::NoPods) if is_dropped => None,
+        Spoofed::LetPass(cause) if is_dropped => Some(format!(
+            "packets with spoofed source addresses are dropped, but the interfaces have changed since: {cause}. {NOW}"
         )),
-        None => Some(format!("packets from addresses that are not the pods' own are let pass, which {OTHERS}")),
-        doubt => doubt,
+        Spoofed::Dropped => Some(format!(
+            "packets with spoofed source addresses are not dropped, although the interfaces now allow it. {NOW}"
+        )),
+        Spoofed::LetPass(_) => now.doubt(),
     }
 }
 

@@ -347,7 +347,7 @@ impl Redirect {
         if matches!(self.settings.mode, Mode::DaemonSet { .. }) { dataplane::doubt() } else { None }
     }
 
-    /// What this redirect does with packets from addresses that are not the pods' own, by a scan of the node's interfaces.
+    /// What this redirect does with spoofed packets, by a scan of the node's interfaces.
     fn spoofed(&self) -> Spoofed {
         match (&self.settings.mode, self.settings.opened.drop_spoofed) {
             (Mode::Sidecar { .. }, _) | (_, DropSpoofed::True) => Spoofed::Dropped,

@@ -114,9 +114,7 @@ impl Spoofed {
     pub(super) fn doubt(&self) -> Option<String> {
         match self {
             Self::Dropped => None,
-            Self::LetPass(cause) => {
-                Some(format!("packets from addresses that are not the pods' own are let pass: {cause}"))
-            }
+            Self::LetPass(cause) => Some(format!("packets with spoofed source addresses are not dropped: {cause}")),
         }
     }
 }
