@@ -128,8 +128,9 @@ flags! {
         routes: RoutesArgs => routes,
 
         /// Drop packets for the metadata server that arrive on an interface other than the one that routes to their source address
-        /// (a strict reverse-path check), so that no pod can use another's address. auto: where each interface of a pod has a
-        /// route. Without a value: true. Not for networks such as Cilium's, where pods' packets arrive on another interface
+        /// (a strict reverse-path check), so that no pod can use another's address. auto: only if each pod interface has a route for
+        /// every IP version that pods use. Without a value: true. Not for networks such as Cilium's, where pods' packets arrive on
+        /// another interface
         #[arg(
             long,
             value_name = "auto|true|false",
