@@ -65,7 +65,7 @@ pub(super) struct RedirectArgs {
     #[arg(
         long,
         value_name = "HOST:PORT",
-        env = TO,
+        env = "METADATA_PROXY_REDIRECT_TO",
         value_delimiter = ',',
         default_values = PROXY.map(|addr| addr.to_string())
     )]
@@ -97,9 +97,6 @@ enum Place {
     DaemonSet,
     Sidecar,
 }
-
-/// `redirect check` in a container must know what the container's `redirect install` knows.
-const TO: &str = "METADATA_PROXY_REDIRECT_TO";
 
 /// Required or forbidden, depending on the mode.
 const PROXY_UID: &str = "proxy-uid";
@@ -196,8 +193,9 @@ impl Subcommands {
 impl RedirectArgs {
     fn resolve(self, mistakes: &mut Mistakes) -> Option<Redirect> {
         let place = mistakes.value(self.mode);
-        let is_shared = self.to.iter().any(Given::is_chosen);
-        let to = destination(place, self.to, mistakes);
+        let to = chosen(self.to);
+        let is_shared = !to.is_empty();
+        let to = destination(place, to, mistakes);
         let has_uid = self.proxy_uid.is_some();
         let uid = self.proxy_uid.and_then(|uid| mistakes.value(uid));
         let uplinks = self.uplink;
@@ -212,19 +210,21 @@ impl RedirectArgs {
     }
 }
 
+/// The addresses that somebody chose. None, if the default applies.
+fn chosen(to: Vec<Given<SocketAddr>>) -> Vec<Given<SocketAddr>> {
+    to.into_iter().filter(Given::is_chosen).collect()
+}
+
 fn destination(place: Option<Place>, to: Vec<Given<SocketAddr>>, mistakes: &mut Mistakes) -> Option<Destination> {
-    let is_chosen = to.iter().any(Given::is_chosen);
-    if !is_chosen {
-        let default: &[SocketAddr] = if place == Some(Place::Sidecar) { &[IN_POD] } else { &PROXY };
-        return Destination::new(default);
+    if to.is_empty() {
+        return Destination::new(if place == Some(Place::Sidecar) { &[IN_POD] } else { &PROXY });
     }
     let (expected, fits): (_, fn(&SocketAddr) -> bool) = match place {
         Some(Place::Sidecar) => (LOOPBACK, |to| to.ip().is_loopback() && to.port() != 0),
         // Not all interfaces: the guard rules could not distinguish the proxy's address.
         _ => (OF_NODE, |to| !to.ip().is_loopback() && !to.ip().is_unspecified() && to.port() != 0),
     };
-    let to = to.into_iter().filter(Given::is_not_empty);
-    let to: Option<Vec<SocketAddr>> = to.map(|to| mistakes.value_if(to, expected, fits)).collect();
+    let to: Option<Vec<SocketAddr>> = to.into_iter().map(|to| mistakes.value_if(to, expected, fits)).collect();
     let destination = Destination::new(&to?);
     if destination.is_none() {
         mistakes.invalid("--to", "", "one address of each IP version at most");
@@ -410,7 +410,7 @@ mod tests {
 
     #[test]
     fn an_empty_variable_is_the_default_and_one_with_addresses_is_a_choice() {
-        let given = |texts: &[&str]| texts.iter().map(|text| Given::from_environment(text)).collect::<Vec<_>>();
+        let given = |texts: &[&str]| chosen(texts.iter().map(|text| Given::from_environment(text)).collect());
         let mut mistakes = Mistakes::default();
         let mut of =
             |place, texts: &[&str]| destination(Some(place), given(texts), &mut mistakes).expect("a destination");
@@ -420,7 +420,7 @@ mod tests {
         let chosen = [four, six].map(|addr| addr.parse().expect("an address"));
         assert_eq!(of(Place::DaemonSet, &[four, six]), Destination::new(&chosen).expect("two"));
         assert!(mistakes.is_empty());
-        assert!(given(&[four])[0].is_chosen() && !given(&[""])[0].is_chosen());
+        assert!(!given(&[four]).is_empty() && given(&[""]).is_empty());
     }
 
     #[test]
