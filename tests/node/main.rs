@@ -38,6 +38,7 @@ use std::process::ExitCode;
 use libtest_mimic::{Arguments, Completion, Trial};
 
 use support::needs::{self, Test};
+use support::vm;
 
 /// The needs of each of these tests (`tests/needs.tsv`).
 const NEEDS: [&str; 6] = ["network namespaces", "ip", "nft", "iptables", "curl", "setpriv"];
@@ -75,7 +76,7 @@ fn main() -> ExitCode {
 /// A test of IPVS, on this kernel if it has that, otherwise on another.
 fn with_ipvs(needed: &[&'static str], (name, test): Test) -> Trial {
     let is_elsewhere = machine::is_wanted() && !needs::missing(&["IPVS"]).is_empty();
-    let place: &[&str] = if is_elsewhere { &machine::NEEDS } else { &["IPVS"] };
+    let place: &[&str] = if is_elsewhere { &vm::NEEDS } else { &["IPVS"] };
     let name = format!("kube_proxy::{name}");
     needs::trial(name.clone(), [needed, &["ipset"], place].concat(), move || {
         if is_elsewhere {
