@@ -45,7 +45,8 @@ const NEEDS: [&str; 6] = ["network namespaces", "ip", "nft", "iptables", "curl",
 
 fn main() -> ExitCode {
     let modules = [
-        ("attacks", attacks::TESTS),
+        ("attacks", attacks::rules::TESTS),
+        ("attacks", attacks::pods::TESTS),
         ("bound", bound::TESTS),
         ("canary", canary::TESTS),
         ("check", check::TESTS),
@@ -64,7 +65,8 @@ fn main() -> ExitCode {
     let with_tc = [&NEEDS[..], &["tc with clsact and mirred"]].concat();
     let trials = trials.chain(needs::trials("dataplane", &with_tc, dataplane::WITH_TC));
     let with_python = [&NEEDS[..], &["python3"]].concat();
-    let mut trials: Vec<Trial> = trials.chain(needs::trials("attacks", &with_python, attacks::WITH_PYTHON)).collect();
+    let mut trials: Vec<Trial> =
+        trials.chain(needs::trials("attacks", &with_python, attacks::packets::TESTS)).collect();
     let with_kube_proxy = [&NEEDS[..], &kube_proxy::NEEDS].concat();
     trials.extend(needs::trials("kube_proxy", &with_kube_proxy, kube_proxy::TESTS));
     trials.extend(kube_proxy::WITH_IPVS.iter().map(|test| with_ipvs(&with_kube_proxy, *test)));

@@ -210,7 +210,7 @@ impl Keeper {
         let label = match self.decision.current() {
             _ if is_dropped => Spoofed::Dropped.label(),
             Spoofed::Dropped => REFUSED,
-            passed => passed.label(),
+            passed @ Spoofed::LetPass(_) => passed.label(),
         };
         self.show(is_node.then_some(label));
     }
