@@ -6,6 +6,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
 use super::plan::Plan;
+use super::spoofing::Spoofed;
 use super::{
     Destination, Error, Mode, NotInstalled, Opened, Redirect, Settings, State, Tool, addresses, closing, first_edition,
     privileges,
@@ -22,25 +23,40 @@ pub struct Installed {
     pub(super) drops_spoofed: bool,
 }
 
+/// A redirect that was installed, for its keeper.
+#[derive(Debug)]
+pub struct InstalledRedirect {
+    pub(super) redirect: Redirect,
+    /// The decision on spoofed packets with which it was installed.
+    pub(super) decided: Spoofed,
+    pub(super) installed: Installed,
+}
+
 impl Redirect {
     /// Installs a redirect of this node's pods to the addresses that this process listens on: of each IP version, the first
     /// that pods can be sent to. If that is impossible, closes the metadata server to pods.
-    pub async fn install_to_first(addrs: &[SocketAddr], opened: Opened) -> Result<(Self, Installed), NotInstalled> {
+    pub async fn install_to_first(addrs: &[SocketAddr], opened: Opened) -> Result<InstalledRedirect, NotInstalled> {
         let mode = Mode::DaemonSet { uplinks: None };
         let Some(to) = Destination::first_of(addrs) else {
             let why = Error::Address(addrs.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "));
             return Err(closing::close(why, &Plan::closing(&mode, &opened, None), None).await);
         };
         let redirect = Self { settings: Settings { mode, to, is_shared: true, opened }, tool: None };
-        let installed = redirect.install().await?;
-        Ok((redirect, installed))
+        let decided = redirect.spoofed();
+        let installed = redirect.install_as(&decided).await?;
+        Ok(InstalledRedirect { redirect, decided, installed })
     }
 
     /// Installs the rules, replacing an earlier redirect. If the bound on new connections is refused, or the chain for spoofed
     /// packets where no flag wants it, installs the redirect without it. If that is impossible too, closes the metadata server
     /// to pods.
     pub async fn install(&self) -> Result<Installed, NotInstalled> {
-        self.install_until(Some(Instant::now() + first_edition::WAIT), self.spoofed().is_dropped()).await
+        self.install_as(&self.spoofed()).await
+    }
+
+    /// The same, with this decision on spoofed packets.
+    async fn install_as(&self, decided: &Spoofed) -> Result<Installed, NotInstalled> {
+        self.install_until(Some(Instant::now() + first_edition::WAIT), decided.is_dropped()).await
     }
 
     /// The same. `until`: how long all attempts together wait for the proxy where the first edition's rules are in force. `None`

@@ -9,7 +9,7 @@ use tokio::time::sleep;
 
 use super::drops::Drops;
 use super::spoofing::{Decision, REFUSED, Spoofed};
-use super::{Error, Found, Installed, Mode, NotInstalled, Pods, Redirect, State};
+use super::{Error, Found, Installed, InstalledRedirect, Mode, NotInstalled, Pods, Redirect, State};
 use prometheus::{IntCounter, IntGaugeVec};
 
 /// Interval between checks of the rules. If something flushes them, such as a firewall reload, the node is exposed for up to
@@ -70,8 +70,9 @@ struct Trouble {
 
 impl Keeper {
     /// A keeper of a redirect that was just installed.
-    pub fn of_installed(redirect: Redirect, installed: &Installed, metrics: Metrics) -> Self {
-        let decision = Decision::new(redirect.spoofed(), false);
+    pub fn of_installed(installed: InstalledRedirect, metrics: Metrics) -> Self {
+        let InstalledRedirect { redirect, decided, installed } = installed;
+        let decision = Decision::new(decided, false);
         let mut keeper = Self::new(redirect, decision, metrics);
         keeper.warn_of_spoofing();
         keeper.show_decision(installed.drops_spoofed);

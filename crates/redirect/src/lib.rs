@@ -104,7 +104,7 @@ pub use closing::{NotInstalled, Pods};
 pub use command::{Command, CommandError, run};
 pub use destination::{Destination, METADATA_V4, METADATA_V6, PROXY, has_ipv6, is_added, may_have_ipv6};
 pub use error::Error;
-pub use install::Installed;
+pub use install::{Installed, InstalledRedirect};
 pub use keeper::{CHECK_INTERVAL, Keeper, Metrics, Standing};
 pub use rate::Rate;
 pub use spoofing::DropSpoofed;
