@@ -280,7 +280,7 @@ async fn take_over(shared: &Shared, kin: Option<&Kin>) -> Result<Vec<Vec<Door>>,
     open_doors(&shared.config)
 }
 
-/// Attests the process before and the next, if tokens are to be handed over.
+/// Attests the predecessor and the successor, if tokens are to be handed over.
 fn open_kin(shared: &Shared, cluster: Option<&Cluster>) -> Result<Option<Arc<Kin>>, StartError> {
     let (Some(settings), Some(identity), Some(cluster)) = (&shared.config.identity, &shared.identity, cluster) else {
         return Ok(None);

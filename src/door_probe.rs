@@ -5,7 +5,7 @@
 //! client library that probes for a metadata server.
 
 use std::io;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::net::{SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::Duration;
@@ -14,6 +14,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::{sleep, timeout};
 
+use operator::ask::from_here;
 use telemetry::labels;
 use telemetry::registry::Counters;
 use telemetry::{Registry, table};
@@ -58,7 +59,7 @@ impl DoorProbe {
 
     /// Probes these doors in turn, one every 15 seconds, while polled.
     pub async fn run(self: Arc<Self>, doors: Vec<SocketAddr>) {
-        for door in doors.into_iter().map(reachable).cycle() {
+        for door in doors.into_iter().map(from_here).cycle() {
             sleep(INTERVAL).await;
             if is_here(door) {
                 self.probe(door).await;
@@ -104,16 +105,6 @@ impl Default for DoorProbe {
 /// Whether this machine has the address. Until the redirect adds an address, probes of it would leave the machine.
 fn is_here(door: SocketAddr) -> bool {
     UdpSocket::bind((door.ip(), 0)).is_ok()
-}
-
-/// The address at which a socket with this local address is reached from this machine.
-fn reachable(door: SocketAddr) -> SocketAddr {
-    let ip = match door {
-        SocketAddr::V4(addr) if addr.ip().is_unspecified() => Ipv4Addr::LOCALHOST.into(),
-        SocketAddr::V6(addr) if addr.ip().is_unspecified() => Ipv6Addr::LOCALHOST.into(),
-        _ => door.ip(),
-    };
-    SocketAddr::new(ip, door.port())
 }
 
 /// Whether the door answers.
@@ -178,8 +169,8 @@ mod tests {
 
     #[test]
     fn a_door_to_all_addresses_is_reached_by_loopback() {
-        assert_eq!(reachable(([0, 0, 0, 0], 80).into()), ([127, 0, 0, 1], 80).into());
-        assert_eq!(reachable("[::]:80".parse().expect("an address")), "[::1]:80".parse().expect("an address"));
-        assert_eq!(reachable(([127, 0, 0, 9], 80).into()), ([127, 0, 0, 9], 80).into());
+        assert_eq!(from_here(([0, 0, 0, 0], 80).into()), ([127, 0, 0, 1], 80).into());
+        assert_eq!(from_here("[::]:80".parse().expect("an address")), "[::1]:80".parse().expect("an address"));
+        assert_eq!(from_here(([127, 0, 0, 9], 80).into()), ([127, 0, 0, 9], 80).into());
     }
 }

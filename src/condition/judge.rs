@@ -135,20 +135,21 @@ fn unidentified(minute: &Tally) -> Option<Fact> {
 fn no_tokens(minute: &Tally) -> Option<Fact> {
     let count = Some(minute.no_token).filter(|count| *count > 0)?;
     let seen = format!(
-        "{count} requests got none in the last minute, because a step towards the token failed, or Google refused it to all"
+        "{count} requests for pods' own tokens failed in the last minute: a step failed, or Google refused all accounts"
     );
     Some(degraded(Topic::Tokens, "pods' own tokens", seen).advising(
         "run `identity doctor` beside the proxy, for a pod among the last refusals; it says which step fails",
     ))
 }
 
-/// A pod can bring this about by itself, so it is no trouble of the node.
+/// A single pod can cause this, so the node is not degraded.
 fn account_refused(minute: &Tally) -> Option<Fact> {
     let count = Some(minute.account_refused).filter(|count| *count > 0)?;
-    let seen =
-        format!("Google refused {count} requests in the last minute to single accounts; others are not affected");
+    let seen = format!(
+        "Google refused {count} requests of single accounts in the last minute; other accounts are not affected"
+    );
     Some(Fact::new(Topic::Tokens, Condition::Ok, "pods' own tokens", seen).advising(
-        "the last refusals have the pods, and what Google said; if all accounts are refused, run `identity doctor` beside the proxy",
+        "the last refusals list the pods and Google's messages; if all accounts are refused, run `identity doctor` beside the proxy",
     ))
 }
 

@@ -15,7 +15,7 @@
 //!
 //! Any process in that network namespace can connect, and can bind the name first. So each end attests the other
 //! ([`Kin`](identity::kin::Kin)) before it sends or reads a byte. A process that binds the name prevents hand-overs, but gets
-//! nothing and is not trusted. The predecessor serves one connection at a time, each within 2 s.
+//! nothing and is not trusted. The predecessor serves one connection at a time, each within 3 s.
 //!
 //! # All or nothing
 //!
@@ -35,8 +35,9 @@ use proxy::upstream::Upstream;
 pub use give::give;
 pub use take::take;
 
-/// Maximum time of a hand-over: both processes are on one machine.
-const TIMEOUT: Duration = Duration::from_secs(2);
+/// Maximum time of a hand-over: up to 1 s until the API server lists a new pod, up to 0.5 s for tokens that are being fetched, and
+/// the transfer on one machine. The predecessor serves pods meanwhile.
+const TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Name of the socket of the processes that serve this address. The leading zero byte makes it abstract: it is not a file.
 fn name(config: &Config) -> String {

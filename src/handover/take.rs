@@ -23,17 +23,17 @@ const MAX_AGE: Duration = Duration::from_secs(5);
 /// Reason for a cold start.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum NotTaken {
-    #[error("the process before offers nothing: {0}")]
+    #[error("the predecessor offers no tokens: {0}")]
     Absent(io::Error),
-    #[error("who offers them is not believed: {0}")]
+    #[error("the process that offers tokens is not trusted: {0}")]
     Stranger(#[from] Stranger),
-    #[error("the hand-over: {0}")]
+    #[error("the hand-over failed: {0}")]
     Broken(#[from] Broken),
-    #[error("the hand-over is not an answer to this process")]
+    #[error("the hand-over does not answer this process's request")]
     Replayed,
-    #[error("the process before has another clock")]
+    #[error("the predecessor has another clock")]
     Clock,
-    #[error("the process before has other settings")]
+    #[error("the predecessor has other settings")]
     Settings,
     #[error("the hand-over took longer than {} s", TIMEOUT.as_secs())]
     Late,

@@ -70,9 +70,9 @@ impl Handover {
         match &state {
             State::Taken { tokens, accounts, dropped } => {
                 self.taken.inc_by(*tokens as u64);
-                tracing::info!(tokens, accounts, dropped, "tokens were taken over from the process before");
+                tracing::info!(tokens, accounts, dropped, "took over tokens from the predecessor");
             }
-            State::Cold(why) => tracing::warn!("no tokens were taken over from the process before: {why}"),
+            State::Cold(why) => tracing::warn!("took over no tokens from the predecessor: {why}"),
             // Not a warning: it would appear at each start, until the node gets another kernel.
             State::Unsupported(why) => tracing::info!(
                 "--handover has no effect: {why}. After an update, tokens are fetched again. To change that, update the node's kernel"

@@ -382,7 +382,7 @@ fn keep_comparing(pod: &Pod, (token, left): &(String, u64), asked: Instant, is_o
                 // Some of them on a new connection.
                 kept = (fastrand::u8(..4) > 0).then_some(connection);
             }
-            // The process before has closed an idle connection, as its clients know.
+            // The predecessor has closed an idle connection, as its clients know.
             Err(_) if !is_fresh => {}
             Err(error) => compared.failed.push(error.to_string()),
         }
@@ -408,7 +408,7 @@ fn who_takes_the_name_is_not_believed() {
     std::thread::yield_now();
     let _first = world.proxy_of_pod(&proxies[0].group, &strs(&proxies[0].flags(&google)));
     let next = world.beside_of_pod(&proxies[1].group, &strs(&proxies[1].flags(&google)));
-    next.line("no tokens were taken over from the process before: who offers them is not believed: it is a process outside pods");
+    next.line("took over no tokens from the predecessor: the process that offers tokens is not trusted: it is a process outside pods");
     next.line("serving pods");
     assert_eq!(squatter.join().expect("no panic"), b"", "it is told nothing");
 }

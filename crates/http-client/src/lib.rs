@@ -16,7 +16,8 @@ use std::io;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{Request, Response, StatusCode};
+use http::header::RETRY_AFTER;
+use http::{HeaderMap, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use hyper_util::client::legacy;
 use hyper_util::client::legacy::connect::{Connect, HttpConnector};
@@ -128,6 +129,11 @@ impl ClientError {
     fn from_request(error: legacy::Error) -> Self {
         if error.is_connect() { Self::Connect(io_error(&error)) } else { Self::Http(error) }
     }
+}
+
+/// The time that a server names in seconds by `Retry-After`. `None` for a date.
+pub fn retry_after(headers: &HeaderMap) -> Option<Duration> {
+    headers.get(RETRY_AFTER)?.to_str().ok()?.trim().parse().ok().map(Duration::from_secs)
 }
 
 /// The reason of a client error, which by itself only says in which step it occurred.

@@ -1,7 +1,7 @@
 //! Sends requests to the proxy's listener for operators on this machine. [`AskError`]: why there is no usable answer.
 
 use std::fmt;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -30,8 +30,12 @@ pub enum AskError {
 }
 
 /// The address at which this machine reaches a listener. One that listens on all addresses also listens on loopback.
-pub(crate) fn from_here(addr: SocketAddr) -> SocketAddr {
-    let ip = if addr.ip().is_unspecified() { Ipv4Addr::LOCALHOST.into() } else { addr.ip() };
+pub fn from_here(addr: SocketAddr) -> SocketAddr {
+    let ip = match addr {
+        SocketAddr::V4(addr) if addr.ip().is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+        SocketAddr::V6(addr) if addr.ip().is_unspecified() => Ipv6Addr::LOCALHOST.into(),
+        _ => addr.ip(),
+    };
     SocketAddr::new(ip, addr.port())
 }
 

@@ -180,8 +180,8 @@ impl Error {
             | Self::Outdated
             | Self::Unidentified(_) => RequestOutcome::Refused,
             Self::Overloaded(_) => RequestOutcome::Shed,
-            // What one account is refused is its owner's to mend.
-            Self::Withheld(why, _) if !why.is_of_all() => RequestOutcome::Refused,
+            // A refusal of one account is for its owner to fix.
+            Self::Withheld(why, _) if !why.affects_all() => RequestOutcome::Refused,
             Self::Withheld(..) | Self::Upstream(_) | Self::Token(_) | Self::Panicked => RequestOutcome::Failed,
         }
     }

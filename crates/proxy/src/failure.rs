@@ -181,7 +181,7 @@ impl ExchangeFailure {
     }
 }
 
-/// Why a pod got no token of its own, where the answer says so in Google's words.
+/// Reason why a pod's own token was refused. The response passes on the server's message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Withheld {
     /// Google accepts no token of this cluster: no pod gets one.
@@ -205,8 +205,8 @@ impl Withheld {
         }
     }
 
-    /// Whether all pods are affected. One that asks for what it may not have affects itself only.
-    pub fn is_of_all(self) -> bool {
+    /// Whether all pods are affected, not only this account's.
+    pub fn affects_all(self) -> bool {
         match self {
             Self::Untrusted | Self::Quota => true,
             Self::Account | Self::Pace => false,

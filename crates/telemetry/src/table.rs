@@ -84,9 +84,9 @@ table! {
          untrusted (Google accepts no token of this cluster), refused, throttled (429) or failed. Absent without \
          --workload-identity, and where pods have no tokens of their own.";
     TOKEN_EXCHANGE_REQUESTS = Counter "metadata_proxy_token_exchange_requests_total" ["step", "urgency"]
-        "Requests for pods' own tokens that were sent, by server and whether a pod waited (demanded) or a token was renewed or \
-         fetched in advance (optional). Google counts each against a project's quota. Absent without --workload-identity, and where pods \
-         have no tokens of their own.";
+        "Requests for pods' own tokens that were sent, by server and whether a pod waited or a token in use ends soon \
+         (demanded), or a token was renewed or fetched in advance (optional). Google counts each against a project's quota. Absent \
+         without --workload-identity, and where pods have no tokens of their own.";
     POLICY_VERDICTS = Counter "metadata_proxy_policy_verdicts_total" ["verdict", "mode"]
         "Requests judged by the policy, by verdict (allowed, redacted, concealed) and mode (enforce, or audit if it \
          was only logged).";
@@ -130,7 +130,7 @@ table! {
     TOKEN_ENTRIES = Gauge "metadata_proxy_token_entries" []
         "Entries in the token cache.";
     HANDOVER_TOKENS = Counter "metadata_proxy_handover_tokens_total" []
-        "Tokens taken over from the process before, with --handover; 0 after a cold start. The log and /statusz say why.";
+        "Tokens taken over from the predecessor, with --handover; 0 after a cold start. The log and /statusz say why.";
     TOKEN_EVICTIONS = Counter "metadata_proxy_token_evictions_total" []
         "Entries evicted from the token cache to make room.";
     DEFAULT_TOKEN_EXPIRY = Gauge "metadata_proxy_default_token_expiry_seconds" []

@@ -3,8 +3,8 @@
 //! It answers everything below `service-accounts/` except tokens, as GKE's metadata server does. A token request passes
 //! if it is about the pod's own account. Requests of the node pass.
 //!
-//! The Google identity of an account is read from the API server when its first pod is scheduled. A request that comes
-//! before that waits, and so does one for which what was read is too old.
+//! The Google identity of an account is read from the API server when its first pod is scheduled. An earlier
+//! request waits, and so does one whose account was last read too long ago.
 
 use std::sync::Arc;
 

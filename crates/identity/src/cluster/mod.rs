@@ -24,8 +24,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use form_urlencoded::Serializer;
-use http::header::{ACCEPT, CONTENT_TYPE, RETRY_AFTER};
-use http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
+use http::header::{ACCEPT, CONTENT_TYPE};
+use http::{HeaderValue, Request, Response, StatusCode};
 use kube::client::Body;
 use percent_encoding::{NON_ALPHANUMERIC, PercentEncode, utf8_percent_encode};
 use tokio::time::timeout;
@@ -41,6 +41,8 @@ pub use object::{Metadata, PodObject, Spec, Status};
 pub use own::{BoundPod, OwnCluster, Public, Published, User};
 pub use taints::{NodeTaints, Taint};
 pub use token_request::{PodToken, TokenRequest, TokenRequestError};
+
+use http_client::retry_after;
 
 /// Maximum time from a request until its response begins.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -243,7 +245,8 @@ impl Cluster {
                 let error = timeout(RESPONSE_TIMEOUT, refusal).await.unwrap_or(RequestError::Silent(RESPONSE_TIMEOUT));
                 Err(match error {
                     RequestError::Refused { status: StatusCode::TOO_MANY_REQUESTS, message, .. } => {
-                        RequestError::Throttled { message, retry_after: retry_after(&head.headers) }
+                        let retry_after = retry_after(&head.headers).unwrap_or(DEFAULT_RETRY_AFTER);
+                        RequestError::Throttled { message, retry_after }
                     }
                     error => error,
                 })
@@ -279,11 +282,8 @@ impl Clients {
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 const MERGE_PATCH: HeaderValue = HeaderValue::from_static("application/merge-patch+json");
 
-/// The time that the API server names in seconds after 429, or a second.
-fn retry_after(headers: &HeaderMap) -> Duration {
-    let seconds = headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.trim().parse().ok());
-    Duration::from_secs(seconds.unwrap_or(1))
-}
+/// Delay after 429 if the API server names none.
+const DEFAULT_RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// A segment of a path, escaped.
 fn escaped(segment: &str) -> PercentEncode<'_> {

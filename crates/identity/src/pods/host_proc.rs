@@ -165,7 +165,7 @@ impl HostProc {
                 return Err(io::Error::other("too many processes"));
             }
         }
-        // The kernel lists them so already.
+        // The kernel already lists them in this order.
         listed.sort_unstable_by_key(|listed| listed.pid);
         Ok(listed)
     }

@@ -5,7 +5,7 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{AUTHORIZATION, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER, USER_AGENT};
+use http::header::{AUTHORIZATION, CONTENT_TYPE, HeaderName, HeaderValue, USER_AGENT};
 use http::{Request, Response, StatusCode};
 use serde::Deserialize;
 use zeroize::{Zeroize, Zeroizing};
@@ -15,7 +15,7 @@ use super::secret::Secret;
 use crate::workloads::{Federation, QuotaProject};
 use http_client::renewed::Renewed;
 use http_client::secure::{self, CaError, SecureConnector};
-use http_client::{ClientError, HttpClient, Limits};
+use http_client::{ClientError, HttpClient, Limits, retry_after};
 
 /// Limits of a request. A token has 1 to 2 KiB. The timeout is longer than that of a pod's request for a token, which
 /// gets the result when it is repeated.
@@ -114,8 +114,9 @@ impl Google {
         })?;
         match response.status() {
             StatusCode::OK => Ok(response),
-            StatusCode::TOO_MANY_REQUESTS => Err(NotGiven::Throttled(retry_after(&response))),
-            _ if is_used_up(response.body()) => Err(NotGiven::Throttled(retry_after(&response))),
+            status if status == StatusCode::TOO_MANY_REQUESTS || is_used_up(response.body()) => {
+                Err(NotGiven::Throttled(retry_after(response.headers()).unwrap_or(DEFAULT_RETRY_AFTER)))
+            }
             status if status.is_client_error() && status != StatusCode::REQUEST_TIMEOUT => {
                 Err(refused(status, response.body()))
             }
@@ -162,11 +163,6 @@ fn is_used_up(body: &Bytes) -> bool {
     }
 
     serde_json::from_slice(body).is_ok_and(|Answer { error }| error.status == "RESOURCE_EXHAUSTED")
-}
-
-fn retry_after(response: &Response<Bytes>) -> Duration {
-    let seconds = response.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.trim().parse().ok());
-    seconds.map_or(DEFAULT_RETRY_AFTER, Duration::from_secs)
 }
 
 /// Wipes a response that contained a token, unless it shares a buffer that is still in use.

@@ -7,6 +7,7 @@ use http::header::{self, HeaderValue};
 use http::{Response, StatusCode};
 
 use super::rest::Rest;
+use http_client::retry_after;
 use proxy::failure::{ExchangeFailure, Withheld};
 use proxy::reply::{self, Body};
 use proxy::tokens::{NoToken, Refused};
@@ -97,9 +98,8 @@ pub(super) fn refused(status: StatusCode, text: impl Into<String>) -> NoToken {
 /// The answer while a step rests for this long: a `Retry-After` that is passed on is not shorter.
 pub(super) fn resting(why: NoToken, left: Duration) -> NoToken {
     let NoToken::Refused(refused) = &why else { return why };
-    let named = refused.headers.get(header::RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
     let seconds = left.as_secs() + u64::from(left.subsec_nanos() > 0);
-    if named.is_none_or(|named| named >= seconds) {
+    if retry_after(&refused.headers).is_none_or(|named| named.as_secs() >= seconds) {
         return why;
     }
     let mut headers = refused.headers.clone();

@@ -39,8 +39,9 @@ const MAX_ASKS: usize = 64;
 /// Maximum length of scopes or an audience, in bytes.
 const MAX_WHAT: usize = 8 << 10;
 
-/// Maximum bytes of the refusals of a workload's Google tokens. Its pods may cause many, and tokens of others need the room.
-const MAX_REFUSALS: usize = 8 << 10;
+/// Maximum bytes of a workload's Google tokens and refusals, beside its default token. Its pods may cause many, and tokens of others
+/// need the room.
+const MAX_GOOGLE: usize = 12 << 10;
 
 /// Maximum remaining time of a refusal, and maximum number of its headers.
 const MAX_REFUSAL: Duration = Duration::from_secs(120);
@@ -187,10 +188,12 @@ impl WorkloadSource {
             (ask.bound_to.is_none() && !record.is_empty())
                 .then(|| (AskRecord { is_identity: ask.kind == TokenKind::Identity, what: ask.what }, record))
         });
-        let mut refusals = 0;
-        let google = google.filter(|(ask, record)| {
-            refusals += record.refusal.as_ref().map_or(0, |refusal| ask.what.len() + refusal.bytes());
-            record.token.is_some() || refusals <= MAX_REFUSALS
+        let mut google: Vec<_> = google.collect();
+        google.sort_by_key(|(ask, record)| (!ask.what.is_empty(), record.token.is_none()));
+        let mut bytes = 0;
+        google.retain(|(ask, record)| {
+            bytes += ask.what.len() + record.bytes();
+            ask.what.is_empty() || bytes <= MAX_GOOGLE
         });
         WorkloadRecord {
             namespace: workload.namespace.to_string(),
@@ -202,7 +205,7 @@ impl WorkloadSource {
             is_asker: self.askers.has(workload),
             subject: stages.as_ref().map(|stages| StageRecord::of(&stages.subject, now)).unwrap_or_default(),
             federated: stages.as_ref().map(|stages| StageRecord::of(&stages.federated, now)).unwrap_or_default(),
-            google: google.collect(),
+            google,
         }
     }
 
@@ -287,6 +290,11 @@ impl AskRecord {
 type Checked = (Option<Secret>, Option<Failed>);
 
 impl StageRecord {
+    /// Its approximate length.
+    fn bytes(&self) -> usize {
+        self.token.as_ref().map_or(0, |token| token.text.len()) + self.refusal.as_ref().map_or(0, RefusalRecord::bytes)
+    }
+
     fn of(stage: &Stage, now: BootTime) -> Self {
         let (token, refusal) = stage.known(now);
         Self {
@@ -360,8 +368,9 @@ impl RefusalRecord {
             let name = HeaderName::from_bytes(name.as_bytes()).map_err(|_| NotTaken::Invalid)?;
             headers.append(name, HeaderValue::from_str(value).map_err(|_| NotTaken::Invalid)?);
         }
-        // Whether it affects all pods is not handed over; the next answer of the server says so.
-        let refused = Refused::copied(status, &headers, self.body.as_bytes()).withholding(Withheld::Account);
+        // Whether it affects all pods is not handed over; the server's next response shows it.
+        let why = if status.is_server_error() { Withheld::Pace } else { Withheld::Account };
+        let refused = Refused::copied(status, &headers, self.body.as_bytes()).withholding(why);
         let holds = until > now;
         Ok(holds.then(|| (Remembered::until(NoToken::Refused(Arc::new(refused)), until), self.failures)))
     }

@@ -180,7 +180,7 @@ impl Stages {
         now.since(BootTime::from_nanos(self.asked.load(Relaxed))) < MAX_IDLE
     }
 
-    /// When the first of its Kubernetes and federated tokens ends that are due for renewal.
+    /// The earliest expiry of those of its Kubernetes and federated tokens that are due for renewal.
     fn aging_until(&self, now: BootTime) -> Option<BootTime> {
         [&self.subject, &self.federated].into_iter().filter_map(|stage| stage.aging_until(now)).min()
     }

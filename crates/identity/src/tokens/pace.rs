@@ -50,7 +50,7 @@ const CATCHING_UP: f64 = 1.2;
 /// Mean time from when a token is issued until it is due: half of an hour.
 const MEAN_AGE: Duration = Duration::from_secs(1800);
 
-/// Pauses after renewals that a server failed. The longest is the interval between renewals: a server that is back is asked as often
+/// Pauses after renewals that failed at a server. The longest is the interval between renewals: a server that is back is asked as often
 /// as before, by each node at a time of its own, not by all of them at once.
 const RETRY: Backoff = Backoff::new(Duration::from_millis(600), MEAN_AGE).with(Jitter(1.0, 1.5));
 
@@ -75,7 +75,7 @@ pub(super) struct RenewalPace {
     pace: Pace,
     /// Number of tokens that are renewed.
     tokens: AtomicUsize,
-    /// Renewals in a row that a server failed.
+    /// Renewals in a row that failed at a server.
     failures: AtomicU32,
     /// The end of the last rest, in nanoseconds of [`BootTime`].
     rests_until: AtomicU64,
@@ -129,11 +129,11 @@ impl RenewalPace {
         match failure {
             None => self.failures.store(0, Relaxed),
             // Only this workload was refused, so the next one gets the turn.
-            Some(NoToken::Refused(refused)) if refused.status.is_client_error() => {
+            Some(why) if !why.is_outage() => {
                 let give_back = |used: u64| Some(used.saturating_sub(nanos(turn.took)));
                 let _ = self.pace.used_until.fetch_update(Relaxed, Relaxed, give_back);
             }
-            Some(NoToken::Refused(_) | NoToken::Failed(_) | NoToken::Overloaded(_)) => {
+            Some(_) => {
                 let failures = self.failures.load(Relaxed).saturating_add(1);
                 self.failures.store(failures, Relaxed);
                 let longest = self.interval().min(turn.expires.since(now).max(ENDS_SOON) / PART_OF_LIFE);

@@ -30,7 +30,7 @@ use crate::workloads::{Prefetch, Workload};
 use base::backoff::{Backoff, Jitter};
 use base::clock::{BootTime, sleep_until};
 use protocol::metadata::WorkloadId;
-use proxy::failure::{ExchangeFailure, TokenFailure, TokenServer};
+use proxy::failure::{ExchangeFailure, TokenFailure, Withheld};
 use proxy::tokens::NoToken;
 
 /// Maximum accounts for which tokens are fetched at once.
@@ -203,12 +203,9 @@ impl Plan {
         match outcome {
             Ok(Prepared::Fetched) => self.failures = 0,
             Ok(Prepared::Needless) => {}
-            Ok(Prepared::HeldBack) => self.queue.push(Reverse((now + JITTER.of(OWN_PAUSE, jitter), number))),
-            Err(NoToken::Refused(refused)) if refused.status.is_client_error() => {}
-            Err(NoToken::Failed(failure)) if is_its_own(&failure) => {
-                self.queue.push(Reverse((now + JITTER.of(OWN_PAUSE, jitter), number)));
-            }
-            Err(NoToken::Refused(_) | NoToken::Failed(_) | NoToken::Overloaded(_)) => {
+            Err(why) if is_its_own(&why) => self.queue.push(Reverse((now + JITTER.of(OWN_PAUSE, jitter), number))),
+            Err(why) if !why.is_outage() => {}
+            Err(_) => {
                 // Failures of fetches that ran together count once.
                 if self.paused_until.is_none_or(|until| until <= now) {
                     self.failures = self.failures.saturating_add(1);
@@ -226,13 +223,17 @@ enum Prepared {
     Fetched,
     /// Its pods have requested one already.
     Needless,
-    /// The quota of its project at IAM is used up.
-    HeldBack,
 }
 
-/// Whether a failure concerns one account: the API server's answer about it.
-fn is_its_own(failure: &TokenFailure) -> bool {
-    matches!(failure, TokenFailure::Exchange(ExchangeFailure::Account(_) | ExchangeFailure::Kubernetes(_)))
+/// Whether a failure concerns one account and may pass: the API server's answer about it, or a quota that others do not share.
+fn is_its_own(why: &NoToken) -> bool {
+    match why {
+        NoToken::Refused(refused) => refused.withheld == Some(Withheld::Pace),
+        NoToken::Failed(failure) => {
+            matches!(**failure, TokenFailure::Exchange(ExchangeFailure::Account(_) | ExchangeFailure::Kubernetes(_)))
+        }
+        NoToken::Overloaded(_) => false,
+    }
 }
 
 impl WorkloadSource {
@@ -242,15 +243,7 @@ impl WorkloadSource {
         if steps.stages.were_asked() {
             return Ok(Prepared::Needless);
         }
-        match steps.prepare().await {
-            // That is 429. Other errors of a server are failures.
-            Err(NoToken::Refused(refused))
-                if refused.status.is_server_error() && steps.awaited() == TokenServer::Iam =>
-            {
-                return Ok(Prepared::HeldBack);
-            }
-            prepared => prepared?,
-        }
+        steps.prepare().await?;
         steps.stages.asked(BootTime::now());
         Ok(Prepared::Fetched)
     }

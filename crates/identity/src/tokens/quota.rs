@@ -11,7 +11,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use base::backoff::{Backoff, Jitter};
@@ -93,7 +93,7 @@ impl Quota {
         now: Instant,
         random: f64,
     ) -> Result<(), Duration> {
-        let mut intervals = self.lock();
+        let mut intervals = self.0.lock();
         let interval = intervals.of[index(urgency)];
         let next = interval.next.unwrap_or(now);
         if interval.steps == 0 || now.saturating_duration_since(next) > FORGOTTEN {
@@ -117,7 +117,7 @@ impl Quota {
 
     /// Records that a request, which began at `began`, got 429. The server may name a time.
     pub(super) fn used_up(&self, urgency: Urgency, began: Instant, named: Duration, now: Instant, random: f64) {
-        let mut intervals = self.lock();
+        let mut intervals = self.0.lock();
         // Where pods' requests get 429, others must not be sent at all.
         let held_back = match urgency {
             Urgency::Demanded => &[Urgency::Demanded, Urgency::Background][..],
@@ -140,7 +140,7 @@ impl Quota {
 
     /// Records an answer other than 429 to a request that began at `began`.
     pub(super) fn allowed(&self, urgency: Urgency, began: Instant, now: Instant, random: f64) {
-        let interval = &mut self.lock().of[index(urgency)];
+        let interval = &mut self.0.lock().of[index(urgency)];
         if interval.grew.is_some_and(|grew| grew > began) {
             return;
         }
@@ -155,12 +155,8 @@ impl Quota {
 
     /// Time for which a request is held back.
     pub(super) fn left(&self, urgency: Urgency, now: Instant) -> Duration {
-        let interval = self.lock().of[index(urgency)];
+        let interval = self.0.lock().of[index(urgency)];
         interval.next.map_or(Duration::ZERO, |next| next.saturating_duration_since(now))
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Intervals> {
-        self.0.lock()
     }
 }
 
@@ -306,6 +302,6 @@ mod tests {
         for workload in 0..1000 {
             assert!(begins(workload, 4).is_err());
         }
-        assert_eq!(quota.lock().waiting.len(), MAX_WAITING);
+        assert_eq!(quota.0.lock().waiting.len(), MAX_WAITING);
     }
 }

@@ -21,6 +21,12 @@ const MAX_QUOTAS: usize = 256;
 pub(super) struct Payer(Option<Arc<str>>);
 
 impl Payer {
+    /// The payer of exchanges: the workload pool's project. An exchange that names another project may get 429 because of that one.
+    pub(super) fn at_sts(link: &Link) -> Self {
+        let named = link.quota_project.as_ref().filter(|_| link.google_account.is_none());
+        Self(named.map(|project| project.as_str().into()))
+    }
+
     /// The payer of requests to IAM: the project that the annotation names, else that of the Google account.
     pub(super) fn at_iam(link: &Link) -> Self {
         let annotated = link.quota_project.as_ref().map(QuotaProject::as_str);

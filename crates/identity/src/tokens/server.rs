@@ -7,7 +7,7 @@
 //! - Requests that nobody waits for take at most [`MAX_BACKGROUND`] of them.
 //! - If it fails for several workloads, a [`Breaker`] lets one request through each [`PROBE_INTERVAL`], until one does
 //!   not fail. The others fail at once. A request takes 5 s at most, so a stalled server has five at a time.
-//! - After 429 a [`Quota`] holds requests back: those that nobody waits for longest. Each project that is charged has its own: it says
+//! - After a 429 of Google's a [`Quota`] holds requests back: those that nobody waits for longest. Each project that is charged has its own: it says
 //!   nothing about the others'.
 //!
 //! [`Quota`]: super::quota::Quota
@@ -128,7 +128,7 @@ impl Server {
             Ok(_) => quota.allowed(urgency, began, now, random),
             Err(error) => match error.used_up() {
                 Some(named) => quota.used_up(urgency, began, named, now, random),
-                // A refusal may come before the quota is looked at, and a workload names its payer itself.
+                // A server may refuse a request before it checks the quota, and a workload chooses its payer.
                 None if error.is_failure() || !payer.is_common() => {}
                 None => quota.allowed(urgency, began, now, random),
             },

@@ -154,8 +154,8 @@ impl Steps {
 
     pub(super) fn turn(&self, step: Step, urgency: Urgency) -> Turn {
         let payer = match step {
-            // The project of the workload pool is charged for an exchange, also if the workload names another.
-            Step::Kubernetes | Step::Sts => Payer::default(),
+            Step::Kubernetes => Payer::default(),
+            Step::Sts => Payer::at_sts(&self.link),
             Step::Iam => Payer::at_iam(&self.link),
         };
         Turn { workload: self.number, urgency, payer }

@@ -4,6 +4,7 @@ mod cannot_cross;
 pub(super) mod lab;
 mod outage;
 mod prefetch;
+mod refusals;
 mod stalled;
 
 use std::io;
@@ -29,6 +30,11 @@ const SLOW_STS: &str =
     "Google's Security Token Service did not answer within 2400 ms; its answer is still being waited for";
 const SLOW_IAM: &str =
     "Google's IAM Credentials API did not answer within 2400 ms; its answer is still being waited for";
+
+/// The seconds after which a refused client should retry.
+fn retry_after(refused: &proxy::tokens::Refused) -> u64 {
+    http_client::retry_after(&refused.headers).expect("it is named").as_secs()
+}
 
 #[tokio::test(start_paused = true)]
 async fn concurrent_requests_of_one_workload_cost_one_request_to_each_server() {
@@ -308,215 +314,6 @@ async fn a_federated_token_ends_with_the_kubernetes_token() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn refusals_of_iam_are_passed_on_and_remembered_for_longer_each_time() {
-    let lab = Lab::new(GOOGLE_ACCOUNT);
-    let body = r#"{"error":{"code":403,"message":"Permission 'x' denied.","status":"PERMISSION_DENIED"}}"#;
-    lab.servers.change(|script| script.iam = Does::Refuse(403, body));
-    let (status, text) = lab.refusal(TOKEN).await;
-    assert_eq!(status, 403);
-    let said =
-        "Unable to generate access token; IAM returned 403 Forbidden: Permission 'x' denied.\nThis error could be";
-    assert!(text.starts_with(said), "{text}");
-    for (rest, count) in [(4, 1), (2, 2), (8, 2), (3, 3), (18, 3), (3, 4)] {
-        sleep(Duration::from_secs(rest)).await;
-        assert_eq!(lab.refusal(TOKEN).await.0, 403);
-        assert_eq!(lab.servers.counts(), [1, 1, count], "{rest}");
-    }
-    lab.servers.change(|script| script.iam = Does::Refuse(404, "no such account"));
-    let (status, text) = lab.refusal(IDENTITY).await;
-    assert_eq!(
-        (status, text.as_str()),
-        (404, "Unable to generate identity token; IAM returned 404 Not Found: no such account\n")
-    );
-    lab.servers.change(|script| script.iam = Does::Issue(3600));
-    sleep(Duration::from_secs(60)).await;
-    lab.token(TOKEN).await;
-    assert_eq!(lab.source.means.metrics.counts(Step::Iam), [1, 0, 5, 0, 0]);
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_federated_token_that_is_not_accepted_is_replaced() {
-    let lab = Lab::new(GOOGLE_ACCOUNT);
-    lab.token(TOKEN).await;
-    sleep(Duration::from_secs(61)).await;
-    lab.servers.change(|script| script.iam = Does::Refuse(401, "fed-1 is stale"));
-    let why = lab.failure(TOKEN).await;
-    assert!(why.ends_with("does not accept the federated token: [redacted] is stale"), "{why}");
-    lab.servers.change(|script| script.iam = Does::Issue(3600));
-    sleep(Duration::from_secs(1)).await;
-    assert_eq!(lab.token(TOKEN).await, "google-3");
-    assert_eq!(lab.servers.counts(), [1, 2, 3]);
-}
-
-#[tokio::test(start_paused = true)]
-async fn an_iam_that_accepts_no_federated_token_costs_few_exchanges() {
-    let lab = Lab::new(GOOGLE_ACCOUNT);
-    lab.servers.change(|script| script.iam = Does::Refuse(401, "who are you?"));
-    for _ in 0..600 {
-        lab.failure(TOKEN).await;
-        sleep(Duration::from_secs(1)).await;
-    }
-    let [_, exchanges, impersonations] = lab.servers.counts();
-    assert!(exchanges <= 12 && (10..=30).contains(&impersonations), "{exchanges}, {impersonations}");
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_refusal_of_the_exchange_is_remembered_for_all_scopes() {
-    let lab = Lab::new(GOOGLE_ACCOUNT);
-    let body = r#"{"error":"invalid_target","error_description":"The pool ksa-1 is gone."}"#;
-    lab.servers.change(|script| script.sts = Does::Refuse(400, body));
-    let text =
-        "Unable to generate access token; STS returned 400 Bad Request: invalid_target: The pool [redacted] is gone.\n";
-    assert_eq!(lab.refusal(TOKEN).await, (403, text.to_owned()));
-    sleep(Duration::from_secs(9)).await;
-    assert_eq!(lab.refusal("default/token?scopes=a").await.0, 403);
-    assert_eq!(lab.servers.counts(), [1, 1, 0]);
-    sleep(Duration::from_secs(2)).await;
-    assert_eq!(lab.refusal(TOKEN).await.0, 403);
-    assert_eq!(lab.servers.counts(), [1, 2, 0]);
-    assert_eq!(lab.source.means.metrics.counts(Step::Sts), [0, 2, 0, 0, 0]);
-}
-
-#[tokio::test(start_paused = true)]
-async fn nobody_is_asked_again_before_the_time_that_a_throttled_server_names() {
-    let lab = Lab::new(GOOGLE_ACCOUNT);
-    lab.servers.change(|script| script.sts = Does::Throttle("7"));
-    let Err(NoToken::Refused(refused)) = lab.ask(TOKEN).await else { panic!("a token") };
-    assert_eq!(refused.status.as_u16(), 503);
-    assert!((7..=11).contains(&retry_after(&refused)), "{:?}", refused.headers);
-    lab.servers.change(|script| script.sts = Does::Issue(3600));
-    sleep(Duration::from_millis(6800)).await;
-    assert_eq!(lab.refusal(TOKEN).await.0, 503);
-    sleep(Duration::from_secs(4)).await;
-    lab.token(TOKEN).await;
-    assert_eq!(lab.servers.counts(), [1, 2, 1]);
-    assert_eq!(lab.source.means.metrics.counts(Step::Sts), [1, 0, 0, 1, 0]);
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_quota_that_is_used_up_is_recognised_with_any_status() {
-    const USED_UP: &str =
-        r#"{"error":{"code":403,"message":"Quota exceeded.","status":"RESOURCE_EXHAUSTED","details":[]}}"#;
-    for status in [400, 403, 503] {
-        let lab = Lab::new("");
-        lab.servers.change(|script| script.sts = Does::Refuse(status, USED_UP));
-        let Err(NoToken::Refused(refused)) = lab.ask(TOKEN).await else { panic!("{status}: it has no token") };
-        assert_eq!(refused.status.as_u16(), 503, "as after 429");
-        assert!((1..=2).contains(&retry_after(&refused)), "{status}: {:?}", refused.headers);
-        lab.servers.change(|script| script.sts = Does::Issue(3600));
-        sleep(Duration::from_secs(2)).await;
-        lab.token(TOKEN).await;
-    }
-    for said in
-        [r#"{"error":{"status":"PERMISSION_DENIED"}}"#, r#"{"error":"RESOURCE_EXHAUSTED"}"#, "RESOURCE_EXHAUSTED"]
-    {
-        let lab = Lab::new("");
-        lab.servers.change(|script| script.sts = Does::Refuse(403, said));
-        assert_eq!(lab.refusal(TOKEN).await.0, 403, "{said}");
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn an_api_server_that_is_throttled_is_not_asked_before_the_time_that_it_names() {
-    let lab = Lab::new(GOOGLE_ACCOUNT);
-    lab.servers.change(|script| script.kubernetes = Does::Throttle("7"));
-    let (status, text) = lab.refusal(TOKEN).await;
-    assert_eq!(status, 503);
-    let said =
-        "no Kubernetes token for the pod's service account: the API server answered 429 Too Many Requests: slow down\n";
-    assert_eq!(text, said);
-    for _ in 0..6 {
-        sleep(Duration::from_secs(1)).await;
-        assert_eq!(lab.refusal(TOKEN).await.0, 503);
-    }
-    assert_eq!(lab.servers.counts(), [1, 0, 0]);
-    assert_eq!(lab.source.means.metrics.counts(Step::Kubernetes), [0, 0, 0, 1, 0]);
-    lab.servers.change(|script| script.kubernetes = Does::Issue(3600));
-    sleep(Duration::from_secs(5)).await;
-    lab.token(TOKEN).await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn iam_charges_the_project_of_the_account_and_an_exchange_that_of_the_pool() {
-    let lab = Lab::new(GOOGLE_ACCOUNT);
-    let linked = lab.source.steps(lab.number).await.expect("a link");
-    let annotations = Annotations { quota_project: Some("bank".to_owned()), ..Annotations::default() };
-    let unlinked = Steps { link: Link::parse(&annotations).expect("a link"), ..linked.clone() };
-    for steps in [&linked, &unlinked] {
-        assert_eq!(steps.turn(Step::Sts, Urgency::Demanded).payer, Payer::default());
-        assert_eq!(steps.turn(Step::Kubernetes, Urgency::Demanded).payer, Payer::default());
-    }
-    let at_iam = linked.turn(Step::Iam, Urgency::Demanded).payer;
-    assert_eq!(at_iam, Payer::at_iam(&linked.link));
-    assert_ne!(at_iam, Payer::default());
-}
-
-#[tokio::test(start_paused = true)]
-async fn whoever_waits_for_as_long_as_it_was_told_finds_no_rest() {
-    let lab = Lab::new(GOOGLE_ACCOUNT);
-    lab.servers.change(|script| script.sts = Does::Throttle("1"));
-    for exchanges in 1..=5 {
-        let Err(NoToken::Refused(refused)) = lab.ask(TOKEN).await else { panic!("a token") };
-        assert_eq!(lab.servers.counts(), [1, exchanges, 0]);
-        // In the middle of the rest the answer has the remaining time.
-        let seconds = retry_after(&refused);
-        sleep(Duration::from_millis(400)).await;
-        let Err(NoToken::Refused(refused)) = lab.ask(TOKEN).await else { panic!("a token") };
-        assert!((seconds - 1..=seconds).contains(&retry_after(&refused)), "{seconds}, then {:?}", refused.headers);
-        sleep(Duration::from_secs(retry_after(&refused))).await;
-    }
-    lab.servers.change(|script| script.sts = Does::Issue(3600));
-    lab.token(TOKEN).await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_refusal_says_whether_it_affects_all_pods() {
-    let untrusted = r#"{"error":"invalid_grant","error_description":"unknown key"}"#;
-    let scope = r#"{"error":"invalid_scope","error_description":"no such scope"}"#;
-    let issue = || Does::Issue(3600);
-    let quota = || Does::Throttle("7");
-    for (sts, iam, withheld) in [
-        (Does::Refuse(400, untrusted), issue(), Withheld::Untrusted),
-        (Does::Refuse(400, scope), issue(), Withheld::Account),
-        (quota(), issue(), Withheld::Quota),
-        (issue(), Does::Refuse(403, "no binding"), Withheld::Account),
-        // Of the Google account's project.
-        (issue(), quota(), Withheld::Pace),
-    ] {
-        let lab = Lab::new(GOOGLE_ACCOUNT);
-        lab.servers.change(|script| (script.sts, script.iam) = (sts, iam));
-        // The second answer is remembered.
-        for _ in 0..2 {
-            let Err(NoToken::Refused(refused)) = lab.ask(TOKEN).await else { panic!("a token") };
-            assert_eq!(refused.withheld, Some(withheld), "{}", refused.line());
-        }
-    }
-}
-
-/// The seconds after which a refused client should retry.
-fn retry_after(refused: &proxy::tokens::Refused) -> u64 {
-    refused.headers["retry-after"].to_str().expect("text").parse().expect("seconds")
-}
-
-#[tokio::test(start_paused = true)]
-async fn failures_pass_within_a_second() {
-    for (does, said) in [
-        (Does::Fail, "Google's IAM Credentials API: it did not answer within 5 s"),
-        (Does::Refuse(500, "oops"), "Google's IAM Credentials API: it answered 500 Internal Server Error"),
-        (Does::Refuse(200, "{}"), "Google's IAM Credentials API: its answer is not a token"),
-    ] {
-        let lab = Lab::new(GOOGLE_ACCOUNT);
-        lab.servers.change(|script| script.iam = does);
-        assert_eq!(lab.failure(TOKEN).await, said);
-        lab.servers.change(|script| script.iam = Does::Issue(3600));
-        assert_eq!(lab.failure(TOKEN).await, said);
-        sleep(Duration::from_millis(900)).await;
-        lab.token(TOKEN).await;
-        assert_eq!(lab.servers.counts(), [1, 1, 2]);
-    }
-}
-
-#[tokio::test(start_paused = true)]
 async fn another_pod_vouches_when_one_is_gone() {
     let lab = Lab::new(GOOGLE_ACCOUNT);
     let gone = "Operation cannot be fulfilled on Pod \"p1\": the UID in the bound object reference does not match";
@@ -532,26 +329,6 @@ async fn another_pod_vouches_when_one_is_gone() {
     lab.source.means.pods.replace([]);
     sleep(Duration::from_secs(1)).await;
     assert!(lab.failure(TOKEN).await.ends_with("no running pod of a/app is known any more"));
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_missing_right_is_named_and_not_asked_for_all_the_time() {
-    for (message, right) in [
-        (
-            "serviceaccounts \"app\" is forbidden: User cannot create",
-            "impersonate-on:associated-node:create for serviceaccounts/token",
-        ),
-        ("audience \"shop.svc.id.goog\" not found in pod spec volume", "request-serviceaccounts-token-audience"),
-    ] {
-        let lab = Lab::new(GOOGLE_ACCOUNT);
-        lab.servers.change(|script| script.kubernetes = Does::Refuse(403, message));
-        let why = lab.failure(TOKEN).await;
-        assert!(why.contains(message) && why.contains(right), "{why}");
-        sleep(Duration::from_secs(9)).await;
-        lab.failure(TOKEN).await;
-        assert_eq!(lab.servers.counts(), [1, 0, 0]);
-        assert_eq!(lab.source.means.metrics.counts(Step::Kubernetes), [0, 0, 1, 0, 0]);
-    }
 }
 
 #[tokio::test(start_paused = true)]

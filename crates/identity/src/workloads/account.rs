@@ -71,9 +71,10 @@ pub(super) enum Reading {
 }
 
 impl State {
-    /// Whether what is known is so old that a request waits until it is read again.
+    /// Whether what is known is so old that a request waits until it is read again. A read that failed is repeated until one succeeds,
+    /// and no request waits for it.
     pub(super) fn is_overdue(&self, now: BootTime) -> bool {
-        !matches!(self.known, Known::Nothing) && now > self.due + OVERDUE
+        self.failure.is_none() && !matches!(self.known, Known::Nothing) && now > self.due + OVERDUE
     }
 }
 
@@ -143,9 +144,11 @@ impl Account {
         is_unread && self.want()
     }
 
-    /// Puts off the time from which requests wait for the read, because one has waited in vain.
-    pub(super) fn waited(&self, now: BootTime) {
-        self.state.send_modify(|state| state.due = state.due.max(now));
+    /// Records that a request waited for a read in vain. No other one waits until a read succeeds.
+    pub(super) fn waited(&self) {
+        self.state.send_modify(|state| {
+            state.failure.get_or_insert_with(|| "the API server has not answered yet".into());
+        });
     }
 
     /// Begins a requested read. Returns whether there was one.
@@ -193,6 +196,15 @@ impl Account {
             state.reading = Reading::Idle;
         });
         self.state.borrow().failures
+    }
+
+    /// The account as it was last read, if it has this number and no read is overdue.
+    pub(super) fn recent(&self, number: WorkloadId, now: BootTime) -> Option<Arc<Workload>> {
+        let state = self.state.borrow();
+        match &state.known {
+            Known::Workload(workload) if state.number == number && !state.is_overdue(now) => Some(Arc::clone(workload)),
+            Known::Workload(_) | Known::Nothing | Known::Deleted => None,
+        }
     }
 
     /// The account as it was last read, if it has this number.

@@ -174,15 +174,14 @@ impl Workloads {
     /// Like [`Workloads::get`], for a pod's request about the account: the account is read again if the last read was
     /// a minute ago. `None` also if the read is overdue; [`Workloads::reread`] waits for it.
     pub fn requested(&self, number: WorkloadId) -> Option<Arc<Workload>> {
-        self.account(number)?.requested();
-        self.recent(number)
+        let account = self.account(number)?;
+        account.requested();
+        account.recent(number, BootTime::now())
     }
 
     /// Like [`Workloads::get`], unless a read is overdue.
     pub fn recent(&self, number: WorkloadId) -> Option<Arc<Workload>> {
-        let account = self.account(number)?;
-        let is_overdue = account.state.borrow().is_overdue(BootTime::now());
-        account.workload_of(number).filter(|_| !is_overdue)
+        self.account(number)?.recent(number, BootTime::now())
     }
 
     /// Like [`Workloads::link`], for a pod's request about the account: an overdue read comes first. If it fails, or takes longer
@@ -190,16 +189,11 @@ impl Workloads {
     pub async fn reread(&self, number: WorkloadId) -> Result<Arc<Workload>, LinkError> {
         let account = self.account(number).ok_or(LinkError::Outdated)?;
         let mut changes = account.state.subscribe();
-        let (is_overdue, has_failed) = {
-            let state = changes.borrow_and_update();
-            (state.is_overdue(BootTime::now()), state.failure.is_some())
-        };
-        if is_overdue {
+        if changes.borrow_and_update().is_overdue(BootTime::now()) {
             self.want(&account);
-            // A read that has failed is repeated until one succeeds, so the API server is still away.
             let read = changes.wait_for(|state| !state.is_overdue(BootTime::now()));
-            if !has_failed && timeout(REREAD_TIMEOUT, read).await.is_err() {
-                account.waited(BootTime::now());
+            if timeout(REREAD_TIMEOUT, read).await.is_err() {
+                account.waited();
             }
         }
         self.link(number).await
@@ -265,8 +259,8 @@ impl Workloads {
         }
     }
 
-    /// Requests a new read of the account with this number, unless it was read just now: its first tokens are fetched then. For
-    /// renewals of its tokens.
+    /// Requests a new read of the account with this number if the last one is at least a minute old. Called at each renewal of its
+    /// tokens.
     pub fn recheck(&self, number: WorkloadId) {
         if let Some(account) = self.account(number).filter(|account| account.is_due(BootTime::now())) {
             self.want(&account);

@@ -32,9 +32,9 @@ class Crowd:
         with contextlib.ExitStack() as stack:
             for name, account in self.accounts.items():
                 stack.enter_context(pod.Pod(name, "/bin/sleep", "infinity", fields={"serviceAccountName": account}))
-            machine.eventually("all pods run", self.running, 1800, every=5)
+            addresses = machine.eventually("all pods run", self.running, 1800, every=5)
+            self.members = [Member(*one) for one in self.found(addresses)]
             self.pods = stack.pop_all()
-        self.members = [Member(*one) for one in self.found()]
         return self
 
     def __exit__(self, *_):
@@ -46,12 +46,12 @@ class Crowd:
         found = {one["metadata"]["name"]: one["status"]["podIP"] for one in items if one["status"]["phase"] == "Running"}
         return found if len(found) == len(self.accounts) else None
 
-    def found(self):
+    def found(self, addresses):
         """The network and the account of each pod."""
-        names = {address: name for name, address in self.running().items()}
+        names = {address: name for name, address in addresses.items()}
         for network in NETWORKS.glob("cni-*"):
             for link in json.loads(machine.run("ip", "-netns", network.name, "-json", "-4", "address")):
-                for one in link["addr_info"]:
+                for one in link.get("addr_info", []):
                     if name := names.pop(one["local"], None):
                         yield network, self.accounts[name]
         if names:
@@ -66,24 +66,20 @@ class Member:
         self.kept = None
 
     def ask(self, is_new):
-        """The status and the body of an answer."""
-        if is_new or not self.kept:
-            through = asking.connection()
-            through.sock = self.connected()
-            if not is_new:
-                self.kept = through
-        else:
-            through = self.kept
-        try:
-            status, _, body = asking.ask(asking.TOKEN, through)
-        except (OSError, http.client.HTTPException):
-            if not is_new:
-                self.kept = None
-            raise
-        finally:
-            if is_new:
-                through.close()
-        return status, body
+        """The status and the body of an answer. Like client libraries, replaces a kept connection that the server has closed."""
+        if not is_new and self.kept and self.kept.sock:
+            try:
+                return ask_on(self.kept)
+            except (ConnectionError, http.client.RemoteDisconnected):
+                self.kept.close()
+        through = asking.connection()
+        # An HTTPConnection without a socket would connect from the network that the thread is in.
+        through.sock = self.connected()
+        if is_new:
+            with contextlib.closing(through):
+                return ask_on(through)
+        self.kept = through
+        return ask_on(through)
 
     def connected(self):
         """A socket of the pod's network, where this thread goes for good."""
@@ -91,6 +87,11 @@ class Member:
             if LIBC.setns(network.fileno(), CLONE_NEWNET):
                 raise OSError(ctypes.get_errno(), f"setns {self.network}")
         return socket.create_connection((asking.SERVER, 80), timeout=asking.PATIENCE)
+
+
+def ask_on(connection):
+    status, _, body = asking.ask(asking.TOKEN, connection)
+    return status, body
 
 
 def first_token(member, seconds=120):
@@ -128,7 +129,8 @@ def in_thread(work):
 
 
 class Asking:
-    """All members ask in turn without a pause, until the end of the `with` block. `judge` says what an answer is, in a word."""
+    """All members ask in turn without a pause, until the end of the `with` block. `judge` says what an answer is, in a word, and is told
+    when it was asked for."""
 
     def __init__(self, members, judge):
         self.members, self.judge = members, judge
@@ -152,8 +154,11 @@ class Asking:
             self.rounds += 1
 
     def outcome(self, member, is_new):
+        began = time.time()
         try:
             status, body = member.ask(is_new)
-        except (OSError, http.client.HTTPException) as error:
+            if status != http.client.OK:
+                return f"failed: {status} {body.strip()[:200]}"
+            return self.judge(member, json.loads(body), began)
+        except (OSError, http.client.HTTPException, LookupError, ValueError) as error:
             return f"failed: {type(error).__name__} {error}"
-        return self.judge(member, json.loads(body)) if status == http.client.OK else f"failed: {status} {body.strip()[:200]}"

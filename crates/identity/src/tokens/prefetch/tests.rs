@@ -2,9 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use http::{HeaderMap, StatusCode};
+
 use super::super::tests::lab::{Does, GOOGLE_ACCOUNT, Lab};
 use super::*;
-use proxy::failure::ExchangeFailure;
+use proxy::tokens::Refused;
 
 fn account(number: u64) -> (WorkloadId, AccountKey) {
     (WorkloadId(number), ("a".into(), number.to_string().into()))
@@ -111,7 +113,8 @@ fn a_projects_quota_delays_no_other_account() {
     let mut plan = Plan::default();
     plan.take_in(&[account(1), account(2)], now, || 0.0);
     let one = plan.begin().expect("planned");
-    plan.ended(one, Ok(Prepared::HeldBack), now, 0.0);
+    let refused = Refused::copied(StatusCode::SERVICE_UNAVAILABLE, &HeaderMap::new(), b"").withholding(Withheld::Pace);
+    plan.ended(one, Err(NoToken::Refused(Arc::new(refused))), now, 0.0);
     assert_eq!((plan.next(), plan.begin()), (Some(now), Some(WorkloadId(2))));
     assert_eq!(plan.next(), Some(now + OWN_PAUSE), "it is tried again");
 }
@@ -120,10 +123,12 @@ fn a_projects_quota_delays_no_other_account() {
 async fn the_quota_at_iam_is_a_projects_own_and_that_of_exchanges_is_everybodys() {
     let lab = Lab::new(GOOGLE_ACCOUNT);
     lab.servers.change(|script| script.iam = Does::Throttle("1"));
-    assert!(matches!(lab.source.prepare(lab.number).await, Ok(Prepared::HeldBack)));
+    let Err(why) = lab.source.prepare(lab.number).await else { panic!("a token") };
+    assert!(is_its_own(&why), "{why:?}");
     let lab = Lab::new(GOOGLE_ACCOUNT);
     lab.servers.change(|script| script.sts = Does::Throttle("1"));
-    assert!(lab.source.prepare(lab.number).await.is_err());
+    let Err(why) = lab.source.prepare(lab.number).await else { panic!("a token") };
+    assert!(!is_its_own(&why), "{why:?}");
 }
 
 #[test]

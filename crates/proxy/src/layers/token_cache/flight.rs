@@ -36,7 +36,7 @@ const RESTING_TTL_MILLIS: std::ops::Range<u64> = 100..200;
 /// Time without requests after which an entry without a token is removed. No failure is the answer for longer.
 const NO_TOKEN_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Maximum time before a token was issued at which a request for it came that waited for it.
+/// Maximum time that a request waits for a token: it came at most this long before the token was issued.
 const MAX_WAITED: Duration = Duration::from_secs(60);
 
 /// Interval between fetches of the proxy's own token while the account does not exist. A machine gets an account only

@@ -137,10 +137,9 @@ impl Store {
     /// Deletes the entries of a principal that no longer exists. A token is wiped when the last request that uses it
     /// ends.
     pub fn forget_all_of(&self, principal: Principal) {
+        let why = NoToken::from(ExchangeFailure::Account("the pod's service account has changed".to_owned()));
         let mut entries = self.entries.lock();
         let gone: Vec<_> = entries.by_key.values().filter(|entry| entry.key.principal == principal).cloned().collect();
-        let changed = ExchangeFailure::Account("the pod's service account has changed; ask again".to_owned());
-        let why = NoToken::from(changed);
         for entry in &gone {
             entries.evict(entry, why.clone());
         }
