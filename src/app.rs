@@ -34,7 +34,7 @@ use proxy::policy::{A_RESTART_FAILS, LivePolicy, LoadError, Policy, Reloaded};
 use proxy::server::TIMEOUTS;
 use proxy::server::{self, Bodies, Door, Drain, Listen, Server};
 use proxy::upstream::Upstream;
-use redirect::{Keeper, Redirect};
+use redirect::{InstalledRedirect, Keeper, Redirect};
 use telemetry::{Registry, table};
 
 pub use files::allow_files;
@@ -47,7 +47,7 @@ pub struct App {
     /// The doors for each address for pods. Empty while another process serves pods there and this one cannot yet.
     doors: Vec<Vec<Door>>,
     admin: Door,
-    redirect: Option<Redirect>,
+    redirect: Option<InstalledRedirect>,
     scans: Option<Scans>,
     cluster: Option<Cluster>,
     google: Option<Google>,
@@ -172,12 +172,12 @@ impl App {
         let registry = Registry::of_this_process();
         let pressure = Arc::new(Pressure::of_this_process());
         let shared = Shared::new(config, policy, pressure, registry.clone(), identifying);
-        let keep = |redirect| {
+        let keep = |installed| {
             let metrics = redirect::Metrics {
                 dropped: registry.counter(&table::REDIRECT_DROPPED),
                 spoofed: registry.gauge_vec(&table::REDIRECT_SPOOFED),
             };
-            let keeper = Keeper::of_installed(redirect, metrics);
+            let keeper = Keeper::of_installed(installed, metrics);
             // A process keeps only one redirect, so this is set once.
             let _ = shared.redirect.set(keeper.standing());
             AbortOnDropHandle::new(tokio::spawn(keeper.run()))

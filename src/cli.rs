@@ -12,6 +12,7 @@ mod lenient;
 mod log;
 #[cfg(feature = "mock")]
 mod mock;
+mod opened;
 mod policy;
 mod redirect;
 mod repeated;

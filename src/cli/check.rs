@@ -8,7 +8,7 @@ use clap::Args;
 use super::admin::AdminArgs;
 use super::flag::Flag;
 use super::given::{Given, Mistakes, Syntax};
-use super::redirect::RoutesArgs;
+use super::opened::RoutesArgs;
 use super::repeated::Repeated;
 use super::syntax::{ArgExt as _, Choice, HostName, Time};
 use operator::check::{Canary, Command};

@@ -7,7 +7,7 @@ use clap::{Arg, ArgMatches, Args, Command};
 use super::federation::{self, FederationArgs};
 use super::given::{Mistakes, origin, value};
 use super::identity::IdentityArgs;
-use super::redirect::OpenedArgs;
+use super::opened::OpenedArgs;
 use super::syntax::{self, Place};
 use super::values::ValuesArgs;
 

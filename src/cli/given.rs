@@ -75,20 +75,21 @@ pub(super) struct Given<S: Syntax> {
     origin: String,
     text: String,
     value: Option<S::Value>,
-    is_typed: bool,
-    is_default: bool,
+    source: ValueSource,
 }
 
 impl<S: Syntax> Given<S> {
     /// The flag as if this value had been passed.
     pub(super) fn from_value(value: S::Value) -> Self {
-        Self { origin: String::new(), text: S::show(&value), value: Some(value), is_typed: true, is_default: false }
+        let source = ValueSource::CommandLine;
+        Self { origin: String::new(), text: S::show(&value), value: Some(value), source }
     }
 
     /// The flag as if the environment had this text.
     #[cfg(test)]
     pub(super) fn from_environment(text: &str) -> Self {
-        Self { origin: String::new(), text: text.to_owned(), value: S::parse(text), is_typed: false, is_default: false }
+        let source = ValueSource::EnvVariable;
+        Self { origin: String::new(), text: text.to_owned(), value: S::parse(text), source }
     }
 
     /// The text as it was given.
@@ -99,7 +100,7 @@ impl<S: Syntax> Given<S> {
 
     /// Whether the value was typed: neither taken from the environment nor the default.
     pub(super) fn is_typed(&self) -> bool {
-        self.is_typed
+        self.source == ValueSource::CommandLine
     }
 
     /// Whether the flag has a value. An empty environment variable counts as not set.
@@ -109,7 +110,7 @@ impl<S: Syntax> Given<S> {
 
     /// Whether somebody chose the value, by the flag or its variable.
     pub(super) fn is_chosen(&self) -> bool {
-        !self.is_default && self.is_not_empty()
+        self.source != ValueSource::DefaultValue && self.is_not_empty()
     }
 
     /// Adds the subcommand's name in messages, for a flag that the proxy also has.
@@ -154,8 +155,7 @@ impl<S: Syntax> TypedValueParser for GivenParser<S> {
     ) -> Result<Self::Value, clap::Error> {
         let text = StringValueParser::new().parse_ref(command, arg, text)?;
         let origin = arg.map(|arg| origin(arg, Some(source))).unwrap_or_default();
-        let (is_typed, is_default) = (source == ValueSource::CommandLine, source == ValueSource::DefaultValue);
-        Ok(Given { origin, value: S::parse(&text), text, is_typed, is_default })
+        Ok(Given { origin, value: S::parse(&text), text, source })
     }
 }
 

@@ -1,18 +1,16 @@
-//! Flags of `redirect`, and the redirect flags of the proxy itself.
+//! Flags of `redirect`.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use clap::{Args, Subcommand};
-use serde::Serialize;
 use strum::{Display, EnumString, VariantNames};
 
-use super::flag::{Flag, flags};
+use super::flag::Flag as _;
 use super::given::{Given, Mistakes, Syntax, plain};
+use super::opened::OpenedArgs;
 use super::startup_taint::StartupTaintArgs;
-use super::syntax::{self, ArgExt as _, Choice, OnOff, Switch};
-use redirect::{
-    Command, Destination, DropSpoofed, Mode, Opened, PROXY, Rate, Redirect, Routes, SIDECAR_UID, Settings, Tool,
-};
+use super::syntax::{self, ArgExt as _, Choice};
+use redirect::{Command, Destination, Mode, PROXY, Redirect, SIDECAR_UID, Settings, Tool};
 
 #[derive(Debug, Subcommand)]
 #[expect(clippy::large_enum_variant, reason = "parsed once")]
@@ -65,7 +63,7 @@ pub(super) struct RedirectArgs {
     #[arg(
         long,
         value_name = "HOST:PORT",
-        env = TO,
+        env = "METADATA_PROXY_REDIRECT_TO",
         value_delimiter = ',',
         default_values = PROXY.map(|addr| addr.to_string())
     )]
@@ -98,71 +96,8 @@ enum Place {
     Sidecar,
 }
 
-/// `redirect check` in a container must know what the container's `redirect install` knows.
-const TO: &str = "METADATA_PROXY_REDIRECT_TO";
-
 /// Required or forbidden, depending on the mode.
 const PROXY_UID: &str = "proxy-uid";
-
-/// The redirect that the proxy installs itself.
-#[derive(Debug, Args, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub(super) struct OwnRedirectArgs {
-    /// Redirect metadata requests from this node's pods to the first --addr of each IP version that is not loopback while
-    /// serving, as `redirect install --keep` does. Requires nft or iptables, root, and the capability `NET_ADMIN`
-    #[arg(long, env = "METADATA_PROXY_REDIRECT", switch = false)]
-    redirect: Switch,
-
-    #[command(flatten)]
-    #[serde(flatten)]
-    opened: OpenedArgs,
-}
-
-flags! {
-    /// Packets that the redirect lets pass.
-    #[derive(Debug, Args, Serialize)]
-    #[serde(rename_all = "kebab-case")]
-    pub(super) struct OpenedArgs => Opened {
-        #[command(flatten)]
-        #[serde(flatten)]
-        routes: RoutesArgs => routes,
-
-        /// Drop packets for the metadata server that arrive on an interface other than the one that routes to their source address
-        /// (a strict reverse-path check), so that no pod can use another's address. auto: where each interface of a pod has a
-        /// route. Without a value: true. Not for networks such as Cilium's, where pods' packets arrive on another interface
-        #[arg(
-            long,
-            value_name = "auto|true|false",
-            env = "METADATA_PROXY_REDIRECT_DROP_SPOOFED",
-            default_value = DropSpoofed::default().to_string(),
-            num_args = 0..=1,
-            require_equals = true,
-            default_missing_value = DropSpoofed::True.to_string()
-        )]
-        redirect_drop_spoofed: Given<Spoofed> => drop_spoofed,
-
-        /// New connections per second that each source address may open, after a burst of ten times as many. The kernel drops
-        /// those beyond. daemonset only. 0 turns it off
-        #[arg(
-            long,
-            value_name = "RATE",
-            env = "METADATA_PROXY_REDIRECT_MAX_NEW_CONNECTIONS",
-            default_value = Rate::DEFAULT.per_second().to_string(),
-            allow_negative_numbers = true
-        )]
-        redirect_max_new_connections: Given<NewConnections> => max_new_connections,
-    }
-}
-
-/// Routes to the metadata server that bypass the proxy and stay open.
-#[derive(Debug, Args, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub(super) struct RoutesArgs {
-    /// Route to the metadata server that the redirect does not block: a TCP port of 169.254.169.254, or ipv6 for
-    /// `fd20:ce::254`, which is the server itself with all its secrets. May be repeated. DNS is always allowed
-    #[arg(long, value_name = "PORT|ipv6", env = "METADATA_PROXY_REDIRECT_ALLOW", value_delimiter = ',')]
-    redirect_allow: Vec<Given<Route>>,
-}
 
 impl Subcommands {
     /// Takes out the startup taint's flags, and returns whether the rules are kept.
@@ -195,8 +130,9 @@ impl Subcommands {
 impl RedirectArgs {
     fn resolve(self, mistakes: &mut Mistakes) -> Option<Redirect> {
         let place = mistakes.value(self.mode);
-        let is_shared = self.to.iter().any(Given::is_chosen);
-        let to = destination(place, self.to, mistakes);
+        let to = chosen(self.to);
+        let is_shared = !to.is_empty();
+        let to = destination(place, to, mistakes);
         let has_uid = self.proxy_uid.is_some();
         let uid = self.proxy_uid.and_then(|uid| mistakes.value(uid));
         let uplinks = self.uplink;
@@ -211,19 +147,21 @@ impl RedirectArgs {
     }
 }
 
+/// The addresses that somebody chose. None, if the default applies.
+fn chosen(to: Vec<Given<SocketAddr>>) -> Vec<Given<SocketAddr>> {
+    to.into_iter().filter(Given::is_chosen).collect()
+}
+
 fn destination(place: Option<Place>, to: Vec<Given<SocketAddr>>, mistakes: &mut Mistakes) -> Option<Destination> {
-    let is_chosen = to.iter().any(Given::is_chosen);
-    if !is_chosen {
-        let default: &[SocketAddr] = if place == Some(Place::Sidecar) { &[IN_POD] } else { &PROXY };
-        return Destination::new(default);
+    if to.is_empty() {
+        return Destination::new(if place == Some(Place::Sidecar) { &[IN_POD] } else { &PROXY });
     }
     let (expected, fits): (_, fn(&SocketAddr) -> bool) = match place {
         Some(Place::Sidecar) => (LOOPBACK, |to| to.ip().is_loopback() && to.port() != 0),
         // Not all interfaces: the guard rules could not distinguish the proxy's address.
         _ => (OF_NODE, |to| !to.ip().is_loopback() && !to.ip().is_unspecified() && to.port() != 0),
     };
-    let to = to.into_iter().filter(Given::is_not_empty);
-    let to: Option<Vec<SocketAddr>> = to.map(|to| mistakes.value_if(to, expected, fits)).collect();
+    let to: Option<Vec<SocketAddr>> = to.into_iter().map(|to| mistakes.value_if(to, expected, fits)).collect();
     let destination = Destination::new(&to?);
     if destination.is_none() {
         mistakes.invalid("--to", "", "one address of each IP version at most");
@@ -247,108 +185,6 @@ fn missing_uid(mistakes: &mut Mistakes) -> Option<Mode> {
     );
     mistakes.invalid(&format!("--{PROXY_UID}"), "", &expected);
     None
-}
-
-impl Flag for OwnRedirectArgs {
-    type Value = Option<Opened>;
-
-    fn resolve(self, mistakes: &mut Mistakes) -> Option<Option<Opened>> {
-        let is_on = self.redirect.resolve(mistakes);
-        let opened = self.opened.resolve(mistakes)?;
-        Some(is_on?.then_some(opened))
-    }
-
-    fn showing(opened: Option<Opened>) -> Self {
-        Self { redirect: Flag::showing(opened.is_some()), opened: Flag::showing(opened.unwrap_or_default()) }
-    }
-}
-
-impl Flag for RoutesArgs {
-    type Value = Routes;
-
-    fn resolve(self, mistakes: &mut Mistakes) -> Option<Routes> {
-        let routes = self.redirect_allow.resolve(mistakes)?;
-        Some(Routes { ipv6: routes.contains(&None), ports: routes.into_iter().flatten().collect() })
-    }
-
-    fn showing(Routes { ports, ipv6 }: Routes) -> Self {
-        let routes = ports.into_iter().map(Some).chain(ipv6.then_some(None));
-        Self { redirect_allow: Flag::showing(routes.collect()) }
-    }
-}
-
-/// A TCP port of the metadata server, or `None` for its IPv6 address.
-#[derive(Debug, Clone)]
-struct Route;
-
-impl Syntax for Route {
-    type Value = Option<u16>;
-
-    fn expected() -> String {
-        "ipv6 or a port number other than 80, which is always redirected".to_owned()
-    }
-
-    fn parse(text: &str) -> Option<Option<u16>> {
-        match text {
-            "ipv6" => Some(None),
-            port => port.parse().ok().filter(|port| !matches!(port, 0 | 80)).map(Some),
-        }
-    }
-
-    fn show(value: &Option<u16>) -> String {
-        value.map_or_else(|| "ipv6".to_owned(), |port| port.to_string())
-    }
-}
-
-/// Whether to drop spoofed packets: a switch, or `auto`.
-#[derive(Debug, Clone)]
-struct Spoofed;
-
-impl Syntax for Spoofed {
-    type Value = DropSpoofed;
-
-    /// An empty variable counts as not set.
-    fn empty() -> Option<DropSpoofed> {
-        Some(DropSpoofed::default())
-    }
-
-    fn expected() -> String {
-        "auto, true or false".to_owned()
-    }
-
-    fn parse(text: &str) -> Option<DropSpoofed> {
-        if text == "auto" {
-            return Some(DropSpoofed::Auto);
-        }
-        OnOff::parse(text).map(|is_on| if is_on { DropSpoofed::True } else { DropSpoofed::False })
-    }
-
-    fn show(value: &DropSpoofed) -> String {
-        value.to_string()
-    }
-}
-
-/// New connections per second, or `None` for 0, which means no limit.
-#[derive(Debug, Clone)]
-struct NewConnections;
-
-impl Syntax for NewConnections {
-    type Value = Option<Rate>;
-
-    fn expected() -> String {
-        format!("a number of connections per second from 1 to {}, or 0 for no bound", Rate::MAX)
-    }
-
-    fn parse(text: &str) -> Option<Option<Rate>> {
-        match text.parse().ok()? {
-            0 => Some(None),
-            per_second => Rate::new(per_second).map(Some),
-        }
-    }
-
-    fn show(value: &Option<Rate>) -> String {
-        value.map_or(0, Rate::per_second).to_string()
-    }
 }
 
 const LOOPBACK: &str = "a loopback address and a port, such as 127.0.0.1:988";
@@ -386,12 +222,13 @@ impl Syntax for Interface {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::super::Command as Cli;
     use super::super::tests::{mistakes, parse_line};
     use super::*;
+    use redirect::Opened;
 
-    fn redirect(line: &str) -> Command {
+    pub(in super::super) fn redirect(line: &str) -> Command {
         match parse_line(line) {
             Ok(Cli::Redirect { command, .. }) => command,
             other => panic!("{line}: {other:?}"),
@@ -409,7 +246,7 @@ mod tests {
 
     #[test]
     fn an_empty_variable_is_the_default_and_one_with_addresses_is_a_choice() {
-        let given = |texts: &[&str]| texts.iter().map(|text| Given::from_environment(text)).collect::<Vec<_>>();
+        let given = |texts: &[&str]| chosen(texts.iter().map(|text| Given::from_environment(text)).collect());
         let mut mistakes = Mistakes::default();
         let mut of =
             |place, texts: &[&str]| destination(Some(place), given(texts), &mut mistakes).expect("a destination");
@@ -419,7 +256,7 @@ mod tests {
         let chosen = [four, six].map(|addr| addr.parse().expect("an address"));
         assert_eq!(of(Place::DaemonSet, &[four, six]), Destination::new(&chosen).expect("two"));
         assert!(mistakes.is_empty());
-        assert!(given(&[four])[0].is_chosen() && !given(&[""])[0].is_chosen());
+        assert!(!given(&[four]).is_empty() && given(&[""]).is_empty());
     }
 
     #[test]
@@ -463,33 +300,6 @@ mod tests {
     }
 
     #[test]
-    fn new_connections_are_bounded_unless_the_rate_is_0() {
-        for (flag, rate) in
-            [("", 500), ("--redirect-max-new-connections 7", 7), ("--redirect-max-new-connections 0", 0)]
-        {
-            let Command::Keep(redirect) = redirect(&format!("redirect install --keep {flag}")) else {
-                panic!("no keeper")
-            };
-            assert_eq!(redirect.settings.opened.max_new_connections, Rate::new(rate), "{flag}");
-        }
-    }
-
-    #[test]
-    fn spoofed_packets_are_dropped_where_it_is_safe_unless_somebody_decides() {
-        for (flag, expected) in [
-            ("", DropSpoofed::Auto),
-            ("--redirect-drop-spoofed=auto", DropSpoofed::Auto),
-            ("--redirect-drop-spoofed", DropSpoofed::True),
-            ("--redirect-drop-spoofed=1", DropSpoofed::True),
-            ("--redirect-drop-spoofed=false", DropSpoofed::False),
-        ] {
-            let Command::Check(redirect) = redirect(&format!("redirect check {flag}")) else { panic!("no check") };
-            assert_eq!(redirect.settings.opened.drop_spoofed, expected, "{flag}");
-        }
-        assert!(mistakes("redirect check --redirect-drop-spoofed=often").contains("auto, true or false"));
-    }
-
-    #[test]
     fn a_keeper_has_an_open_port_only_if_asked() {
         for (flag, expected) in [("", None), ("--keeper-metrics-addr :1990", Some(([0, 0, 0, 0], 1990).into()))] {
             let Ok(Cli::Redirect { metrics_addr, .. }) = parse_line(&format!("redirect install --keep {flag}")) else {
@@ -497,14 +307,5 @@ mod tests {
             };
             assert_eq!(metrics_addr, expected);
         }
-    }
-
-    #[test]
-    fn the_proxys_own_redirect_can_leave_routes_open() {
-        let Ok(Cli::Serve(config)) = parse_line("--redirect --redirect-allow 443,ipv6") else { panic!("no proxy") };
-        assert_eq!(
-            config.redirect,
-            Some(Opened { routes: Routes { ports: vec![443], ipv6: true }, ..Opened::default() })
-        );
     }
 }

@@ -320,7 +320,7 @@ fn what_is_flushed_comes_back() {
 }
 
 /// As Calico's chain accepts what is between pods and other machines, if it comes first. Pods' ways round stay closed even then
-/// (`attacks.rs`), but by packets that get no answer.
+/// (`attacks/`), but by packets that get no answer.
 fn a_rule_of_others_that_comes_first_is_put_behind() {
     let world = World::new();
     let keeper = Process::start(&world.node, &["redirect", "install", "--keep", "--tool", "iptables"]);

@@ -1,7 +1,7 @@
 //! A real kube-proxy beside the redirect, in each of its modes and in both orders of start, with what a tenant can tell it.
 //!
 //! It gets its Services from a real API server, which refuses some of the attacks: what it refuses is tried too, so that a release
-//! that no longer does is noticed. `attacks.rs` has the rules that would follow.
+//! that no longer does is noticed. `attacks/rules.rs` has the rules that would follow.
 
 use std::sync::Arc;
 

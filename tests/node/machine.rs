@@ -2,19 +2,12 @@
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::{env, fs};
 
 use libtest_mimic::{Completion, Failed};
 
 use crate::process::BINARY;
-use crate::support::needs;
-
-/// What this computer needs for it.
-pub const NEEDS: [&str; 3] = ["qemu", "busybox", "cpio"];
-
-/// Exit code of `tests/vm/run` if the machine is not available.
-const CANNOT: i32 = 77;
+use crate::support::{needs, vm};
 
 /// Maximum duration of a test, in seconds.
 const LIMIT: &str = "3600";
@@ -56,19 +49,20 @@ pub fn patience() -> u32 {
 
 /// Runs a test of this binary in the machine.
 pub fn run(name: &str) -> Result<Completion, Failed> {
-    let mut machine = Command::new("setpriv");
-    // It must not outlive this process.
-    machine.args(["--pdeathsig", "TERM", concat!(env!("CARGO_MANIFEST_DIR"), "/tests/vm/run"), "-n", "-t", LIMIT]);
+    let mut machine = vm::run();
+    machine.args(["-n", "-t", LIMIT]);
     let tests = env::current_exe()?;
     for file in files(&tests)? {
         machine.arg("-f").arg(file);
     }
     let status = machine.arg(command(&tests, name)).status()?;
-    match status.code() {
-        Some(0) => Ok(Completion::Completed),
-        Some(CANNOT) => needs::cannot_run("needs a virtual machine (standard error says why there is none)".to_owned()),
-        _ => Err(format!("{status} in the virtual machine; its output is above").into()),
+    if vm::is_unavailable(status) {
+        return needs::cannot_run("needs a virtual machine (standard error says why there is none)".to_owned());
     }
+    if !status.success() {
+        return Err(format!("{status} in the virtual machine; its output is above").into());
+    }
+    Ok(Completion::Completed)
 }
 
 /// The command of the machine. Its programs are links to the files that are carried in.

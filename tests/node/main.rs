@@ -38,13 +38,15 @@ use std::process::ExitCode;
 use libtest_mimic::{Arguments, Completion, Trial};
 
 use support::needs::{self, Test};
+use support::vm;
 
 /// The needs of each of these tests (`tests/needs.tsv`).
 const NEEDS: [&str; 6] = ["network namespaces", "ip", "nft", "iptables", "curl", "setpriv"];
 
 fn main() -> ExitCode {
     let modules = [
-        ("attacks", attacks::TESTS),
+        ("attacks", attacks::rules::TESTS),
+        ("attacks", attacks::pods::TESTS),
         ("bound", bound::TESTS),
         ("canary", canary::TESTS),
         ("check", check::TESTS),
@@ -63,7 +65,8 @@ fn main() -> ExitCode {
     let with_tc = [&NEEDS[..], &["tc with clsact and mirred"]].concat();
     let trials = trials.chain(needs::trials("dataplane", &with_tc, dataplane::WITH_TC));
     let with_python = [&NEEDS[..], &["python3"]].concat();
-    let mut trials: Vec<Trial> = trials.chain(needs::trials("attacks", &with_python, attacks::WITH_PYTHON)).collect();
+    let mut trials: Vec<Trial> =
+        trials.chain(needs::trials("attacks", &with_python, attacks::packets::TESTS)).collect();
     let with_kube_proxy = [&NEEDS[..], &kube_proxy::NEEDS].concat();
     trials.extend(needs::trials("kube_proxy", &with_kube_proxy, kube_proxy::TESTS));
     trials.extend(kube_proxy::WITH_IPVS.iter().map(|test| with_ipvs(&with_kube_proxy, *test)));
@@ -75,7 +78,7 @@ fn main() -> ExitCode {
 /// A test of IPVS, on this kernel if it has that, otherwise on another.
 fn with_ipvs(needed: &[&'static str], (name, test): Test) -> Trial {
     let is_elsewhere = machine::is_wanted() && !needs::missing(&["IPVS"]).is_empty();
-    let place: &[&str] = if is_elsewhere { &machine::NEEDS } else { &["IPVS"] };
+    let place: &[&str] = if is_elsewhere { &vm::NEEDS } else { &["IPVS"] };
     let name = format!("kube_proxy::{name}");
     needs::trial(name.clone(), [needed, &["ipset"], place].concat(), move || {
         if is_elsewhere {

@@ -2,11 +2,13 @@
 
 use std::time::{Duration, Instant};
 
+use redirect::SIDECAR_UID;
+
 use crate::closed::{Picky, after};
 use crate::namespace::Namespace;
-use crate::process::Process;
+use crate::process::{BINARY, Process};
 use crate::support::needs::{Test, tests};
-use crate::world::{SERVER, TOKEN, World, is_protected, redirect, succeeds};
+use crate::world::{AS_A_PROXY, SERVER, TOKEN, World, is_protected, redirect, succeeds};
 
 /// The tests of this module.
 pub const TESTS: &[Test] = tests![
@@ -14,9 +16,11 @@ pub const TESTS: &[Test] = tests![
     pods_on_a_bridge_are_served_and_cannot_ask_from_elsewhere,
     pods_that_are_reached_by_another_interface_are_served,
     the_first_pod_shows_the_keeper_what_the_network_is,
-    a_pod_that_has_no_route_yet_when_the_keeper_starts_is_looked_at_again_soon,
+    a_pod_that_has_no_route_yet_when_the_keeper_starts_is_scanned_again_soon,
     an_interface_that_a_pod_left_behind_is_named,
     a_tool_that_refuses_the_chain_for_spoofed_packets_does_not_close_pods,
+    packets_that_pass_because_the_tool_refused_the_chain_are_not_shown_as_dropped,
+    a_sidecar_shows_no_decision_on_spoofed_packets,
 ];
 
 /// Each tool, and the command that removes the rule.
@@ -25,8 +29,8 @@ const TOOLS: [(&str, &str); 2] = [
     ("iptables", "iptables -t mangle -F GCE-METADATA-PROXY-SPOOF"),
 ];
 
-/// What `redirect check` says where spoofed packets are let pass.
-const LET_PASS: &str = "packets from addresses that are not the pods' own are let pass";
+/// What `redirect check` says where spoofed packets pass.
+const NOT_DROPPED: &str = "packets with spoofed source addresses are not dropped";
 
 /// Turns off the kernel's own check, which may be on, and counts packets of the proxy.
 fn prepare(node: &Namespace) {
@@ -57,7 +61,7 @@ fn a_pod_cannot_ask_from_another_pod_s_address() {
         is_protected(attacker);
         is_protected(&world.pods[0]);
         let check = redirect(&world.node, &format!("check {install}"));
-        assert!(check.code == Some(0) && !check.stdout.contains(LET_PASS), "{check:?}");
+        assert!(check.code == Some(0) && !check.stdout.contains(NOT_DROPPED), "{check:?}");
         world.node.sh(without);
         assert!(attack(), "{tool}: an attack that works, were there no rule");
 
@@ -65,7 +69,7 @@ fn a_pod_cannot_ask_from_another_pod_s_address() {
         succeeds(&redirect(&world.node, &format!("install {off}")));
         assert!(attack(), "{tool}: it is off");
         let check = redirect(&world.node, &format!("check {off}"));
-        assert!(check.code == Some(0) && check.stdout.contains(LET_PASS), "{check:?}");
+        assert!(check.code == Some(0) && check.stdout.contains(NOT_DROPPED), "{check:?}");
     }
 }
 
@@ -120,7 +124,7 @@ fn pods_that_are_reached_by_another_interface_are_served() {
         succeeds(&redirect(&world.node, &install));
         assert!(is_served(pod), "{tool}");
         let checked = redirect(&world.node, &check);
-        assert!(checked.code == Some(0) && checked.stdout.contains(LET_PASS), "{checked:?}");
+        assert!(checked.code == Some(0) && checked.stdout.contains(NOT_DROPPED), "{checked:?}");
         assert!(checked.stdout.contains("by the interface pod1"), "{checked:?}");
         succeeds(&redirect(&world.node, &format!("{install} --redirect-drop-spoofed")));
         assert!(!is_served(pod), "{tool}: on this network it drops everything");
@@ -132,7 +136,7 @@ fn the_first_pod_shows_the_keeper_what_the_network_is() {
     let world = World::new();
     world.node.sh("ip link set pod1 down; ip link set pod2 down");
     let keeper = Process::start(&world.node, &["redirect", "install", "--keep", "--tool", "nft"]);
-    keeper.line(LET_PASS);
+    keeper.line(NOT_DROPPED);
     world.node.sh("ip link set pod1 up");
     let check = redirect(&world.node, "check --tool nft");
     assert!(check.code == Some(0), "until it is installed anew, both are as they should be: {check:?}");
@@ -152,10 +156,16 @@ fn keeper(node: &Namespace) -> Process {
 
 /// The decision that its metric shows.
 fn shown(node: &Namespace) -> String {
-    let page = node.curl(&format!("http://{METRICS}/metrics")).text;
-    let mut shown = page.lines().filter_map(|line| line.strip_prefix("metadata_proxy_redirect_spoofed{decision=\""));
-    let shown = shown.find_map(|line| line.strip_suffix("\"} 1"));
-    shown.unwrap_or_else(|| panic!("no decision: {page}")).to_owned()
+    decision_at(node, METRICS).expect("a decision")
+}
+
+/// The decision that the metrics at this address show, if any.
+fn decision_at(place: &Namespace, metrics: &str) -> Option<String> {
+    let page = place.curl(&format!("http://{metrics}/metrics")).text;
+    let mut decisions =
+        page.lines().filter_map(|line| line.strip_prefix("metadata_proxy_redirect_spoofed{decision=\""));
+    assert!(decisions.clone().next().is_some(), "no metric: {page}");
+    decisions.find_map(|line| line.strip_suffix("\"} 1")).map(str::to_owned)
 }
 
 /// Whether there is a rule that drops spoofed packets.
@@ -165,7 +175,7 @@ fn drops(node: &Namespace) -> bool {
 
 /// One that has a route of IPv6 already, which is none of IPv4. The rules are checked every 30 s.
 #[expect(clippy::disallowed_methods, reason = "nothing here is asynchronous")]
-fn a_pod_that_has_no_route_yet_when_the_keeper_starts_is_looked_at_again_soon() {
+fn a_pod_that_has_no_route_yet_when_the_keeper_starts_is_scanned_again_soon() {
     let world = World::new();
     let node = &world.node;
     node.ip("address del 10.8.2.1/24 dev pod2");
@@ -182,7 +192,7 @@ fn a_pod_that_has_no_route_yet_when_the_keeper_starts_is_looked_at_again_soon() 
     assert_eq!(shown(node), "dropped");
 }
 
-/// Until two looks agree, it may be one of a pod that is being started: rules that are restored drop what they dropped.
+/// Until two scans agree, it may be one of a pod that is being started: rules that are restored drop what they dropped.
 fn an_interface_that_a_pod_left_behind_is_named() {
     const NAMED: &str = "by the interface left (IPv4), left (IPv6), so it might drop packets of honest pods, too";
     let world = World::new();
@@ -193,13 +203,14 @@ fn an_interface_that_a_pod_left_behind_is_named() {
     keeper.line("the redirect was missing");
     assert!(drops(node), "{}", World::state_of(node));
     let check = redirect(node, "check --tool nft");
-    assert!(check.code == Some(0) && check.stdout.contains(NAMED), "{check:?}");
+    let changed = format!("are dropped, but the interfaces have changed since: no route leads to pods {NAMED}");
+    assert!(check.code == Some(0) && check.stdout.contains(&changed), "{check:?}");
     keeper.line(NAMED);
     assert!(!drops(node), "{}", World::state_of(node));
     assert_eq!(shown(node), "no_route");
     let check = redirect(node, "check --tool nft");
     assert!(
-        check.code == Some(0) && check.stdout.contains(&format!("are let pass: no route leads to pods {NAMED}")),
+        check.code == Some(0) && check.stdout.contains(&format!("{NOT_DROPPED}: no route leads to pods {NAMED}")),
         "{check:?}"
     );
     node.ip("link del left");
@@ -221,7 +232,46 @@ fn a_tool_that_refuses_the_chain_for_spoofed_packets_does_not_close_pods() {
     is_protected(pod);
     let check = after(&world.node, &picky.first(), &format!("check {flags}"));
     succeeds(&check);
-    assert!(check.stdout.contains("was decided when this node's interfaces were others"), "{check:?}");
+    assert!(
+        check.stdout.contains("are not dropped, although the interfaces now allow it. Run 'redirect install'"),
+        "{check:?}"
+    );
     let wanted = after(&world.node, &picky.first(), &format!("install {flags} --redirect-drop-spoofed"));
     assert_eq!(wanted.code, Some(1), "a flag wants it: {wanted:?}");
+}
+
+/// By the keeper and by the proxy's own redirect. The rules are installed without the chain, and restored without it.
+fn packets_that_pass_because_the_tool_refused_the_chain_are_not_shown_as_dropped() {
+    let world = World::new();
+    let node = &world.node;
+    let picky = Picky::of("nft", &["that is not the pods own"]);
+    let started = |words: &str| {
+        let line = format!("export {}; exec {BINARY} {words}", picky.first());
+        Process::spawn(node.command("sh").args(["-c", &line]))
+    };
+    let keeper = started(&format!("redirect install --keep --keeper-metrics-addr {METRICS}"));
+    keeper.line("redirect installed");
+    assert_eq!(shown(node), "refused");
+    node.sh("nft flush ruleset");
+    keeper.line("has been restored");
+    assert!(!drops(node), "{}", World::state_of(node));
+    assert_eq!(shown(node), "refused");
+    assert_eq!(keeper.terminate().code(), Some(0));
+
+    succeeds(&redirect(node, "remove"));
+    let proxy = started(&format!("{} --metrics-addr={METRICS} --redirect", AS_A_PROXY.join(" ")));
+    proxy.line("cache warmed up");
+    assert_eq!(shown(node), "refused");
+}
+
+/// It has no chain for them.
+fn a_sidecar_shows_no_decision_on_spoofed_packets() {
+    let world = World::new();
+    let pod = &world.pods[0];
+    let uid = SIDECAR_UID.to_string();
+    let mode = ["--mode", "sidecar", "--proxy-uid", &uid, "--to", "127.0.0.1:8988"];
+    let words = [&["redirect", "install", "--keep", "--keeper-metrics-addr", METRICS][..], &mode].concat();
+    let keeper = Process::start(pod, &words);
+    keeper.line("redirect installed");
+    assert_eq!(decision_at(pod, METRICS), None);
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::sync::OnceLock;
 use std::time::Duration;
 
@@ -12,8 +12,8 @@ use tokio::time::Instant;
 
 use crate::report;
 use crate::scene::{EMULATED, SLOWNESS, is_full_size};
-use crate::support::needs;
 use crate::support::stall::{self, Waits};
+use crate::support::{needs, vm};
 
 /// Maximum number of boots for the tests that have no valid result yet. Emulated kernels crash now and then. The last
 /// result of a test always counts.
@@ -21,9 +21,6 @@ const BOOTS: usize = 3;
 
 /// Maximum duration of a test per round, in seconds.
 const TEST_LIMIT: usize = 300;
-
-/// Exit code of `tests/vm/run` if the machine is not available.
-const CANNOT: i32 = 77;
 
 /// A machine that runs tests of this binary.
 pub(crate) struct Machine {
@@ -110,16 +107,14 @@ fn boot(names: &[&str], proxy: &Path) -> Result<Results, Trouble> {
         names.join(" "),
         tests.display(),
     );
-    // The machine must not outlive this process.
-    let mut run = Command::new("setpriv");
-    run.args(["--pdeathsig", "TERM", concat!(env!("CARGO_MANIFEST_DIR"), "/tests/vm/run")]);
+    let mut run = vm::run();
     run.arg("-t").arg((60 + limit * names.len()).to_string()).arg("-f").arg(&tests).arg("-f").arg(proxy);
     let mut child = run.arg(command).stdout(Stdio::piped()).spawn().map_err(failed)?;
     let stdout = child.stdout.take().map(BufReader::new).into_iter();
     let machine = child.id();
     let results = results_in(stdout.flat_map(BufRead::lines).map_while(Result::ok), || Waits::below(machine));
     let status = child.wait().map_err(failed)?;
-    if status.code() == Some(CANNOT) {
+    if vm::is_unavailable(status) {
         return Err(Trouble::Cannot(
             "needs a virtual machine with cgroup v2 (standard error says why there is none)".to_owned(),
         ));

@@ -52,7 +52,7 @@ use tokio::time::Instant;
 use machine::Machine;
 use namespace::Namespace;
 use scene::{Played, is_emulated, is_full_size};
-use support::{cgroup, needs, stall};
+use support::{cgroup, needs, stall, vm};
 use table::{Attack, Emulated, Family, SIEGES, Siege};
 use visit::PREFIX;
 
@@ -196,8 +196,7 @@ fn on_version_2(arguments: &Arguments) -> Vec<Trial> {
     let machine = Arc::new(Machine::new(wanted));
     let trial = |siege: &'static Siege| {
         let machine = Arc::clone(&machine);
-        let needs = vec!["qemu", "busybox", "cpio", "apt-get", "setpriv"];
-        needs::trial(name(siege), needs, move || machine.result(siege.name, proxy()?))
+        needs::trial(name(siege), vm::NEEDS.to_vec(), move || machine.result(siege.name, proxy()?))
     };
     sieges().map(trial).collect()
 }

@@ -8,6 +8,7 @@ mod scratch;
 pub mod stall;
 pub mod tokens;
 mod upstream;
+pub mod vm;
 mod wire;
 
 use std::net::SocketAddr;

@@ -2,8 +2,8 @@
 
 use std::future::Future;
 
-use super::spoofing::Spoofed;
-use super::{Error, Found, Keeper, Metrics, NotInstalled, Redirect, State, remove};
+use super::spoofing::{Cause, Spoofed};
+use super::{Error, Found, Installed, Keeper, Metrics, NotInstalled, Redirect, State, remove};
 
 /// The command's action on the rules.
 #[derive(Debug)]
@@ -41,7 +41,7 @@ pub async fn run<F: Future<Output = ()>>(
 ) -> Result<bool, CommandError> {
     match command {
         Command::Install(redirect) => {
-            let tool = redirect.install().await?;
+            let Installed { tool, .. } = redirect.install().await?;
             println!("redirect installed with {tool}; it stays until 'redirect remove'");
             if let Some(doubt) = redirect.spoofed().doubt() {
                 println!("{doubt}");
@@ -78,17 +78,19 @@ async fn keep<F: Future<Output = ()>>(
     tokio::join!(keeper.run(), then);
 }
 
-/// What to say of spoofed packets, which the installed rules drop or not, after a look at the node's interfaces.
+/// What to say of spoofed packets, which the installed rules drop or not, after a scan of the node's interfaces.
 fn spoofing_doubt(is_dropped: bool, now: &Spoofed) -> Option<String> {
-    const OTHERS: &str = "was decided when this node's interfaces were others; run 'redirect install' again, or keep the rules with --keep";
-    match now.doubt() {
+    const NOW: &str = "Run 'redirect install' again, or keep the rules with --keep";
+    match now {
         // Without pods, either is right.
-        _ if is_dropped && (now.is_dropped() || now.is_without_pods()) => None,
-        Some(doubt) if is_dropped => Some(format!(
-            "packets from addresses that are not the pods' own are dropped, which {OTHERS}. By another decision {doubt}"
+        Spoofed::Dropped | Spoofed::LetPass(Cause::NoPods) if is_dropped => None,
+        Spoofed::LetPass(cause) if is_dropped => Some(format!(
+            "packets with spoofed source addresses are dropped, but the interfaces have changed since: {cause}. {NOW}"
         )),
-        None => Some(format!("packets from addresses that are not the pods' own are let pass, which {OTHERS}")),
-        doubt => doubt,
+        Spoofed::Dropped => Some(format!(
+            "packets with spoofed source addresses are not dropped, although the interfaces now allow it. {NOW}"
+        )),
+        Spoofed::LetPass(_) => now.doubt(),
     }
 }
 

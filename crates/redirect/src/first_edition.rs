@@ -58,9 +58,9 @@ pub(super) fn say_that_loopback_is_open() {
     );
 }
 
-/// Waits until a proxy listens on the new address, for as long as the first edition's rules are in force, and no longer than
-/// until this time. A new proxy that does not start must not cut pods off from the earlier one. Without a keeper there is a limit: the proxy may
-/// be waiting for this command to end. Meanwhile the new address is guarded as it will be. `shared`: the addresses that another
+/// Waits until a proxy listens on the new address, the first edition's rules are gone, or `until` has passed. `None` waits without
+/// limit, because a new proxy that does not start must not cut pods off from the earlier one. Without a keeper there is a limit,
+/// because the proxy may be waiting for this command. Meanwhile the new address is guarded. `shared`: addresses that another
 /// program added.
 pub(super) async fn wait_for_successor(
     tools: &[Tool],

@@ -6,6 +6,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
 use super::plan::Plan;
+use super::spoofing::Spoofed;
 use super::{
     Destination, Error, Mode, NotInstalled, Opened, Redirect, Settings, State, Tool, addresses, closing, first_edition,
     privileges,
@@ -14,24 +15,48 @@ use super::{
 /// Pause before the second attempt to replace an earlier redirect. Pods are not closed before that has failed too.
 const SECOND_TRY: Duration = Duration::from_secs(1);
 
+/// What was installed. A tool may have refused a part of it.
+#[derive(Debug)]
+pub struct Installed {
+    pub tool: Tool,
+    /// Whether the rules drop spoofed packets.
+    pub(super) drops_spoofed: bool,
+}
+
+/// A redirect that was installed, for its keeper.
+#[derive(Debug)]
+pub struct InstalledRedirect {
+    pub(super) redirect: Redirect,
+    /// The decision on spoofed packets with which it was installed.
+    pub(super) decided: Spoofed,
+    pub(super) installed: Installed,
+}
+
 impl Redirect {
     /// Installs a redirect of this node's pods to the addresses that this process listens on: of each IP version, the first
     /// that pods can be sent to. If that is impossible, closes the metadata server to pods.
-    pub async fn install_to_first(addrs: &[SocketAddr], opened: Opened) -> Result<Self, NotInstalled> {
+    pub async fn install_to_first(addrs: &[SocketAddr], opened: Opened) -> Result<InstalledRedirect, NotInstalled> {
         let mode = Mode::DaemonSet { uplinks: None };
         let Some(to) = Destination::first_of(addrs) else {
             let why = Error::Address(addrs.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "));
             return Err(closing::close(why, &Plan::closing(&mode, &opened, None), None).await);
         };
         let redirect = Self { settings: Settings { mode, to, is_shared: true, opened }, tool: None };
-        redirect.install().await.map(|_| redirect)
+        let decided = redirect.spoofed();
+        let installed = redirect.install_as(&decided).await?;
+        Ok(InstalledRedirect { redirect, decided, installed })
     }
 
-    /// Installs the rules, replacing an earlier redirect. Returns the tool used. If the bound on new connections is refused, or the
-    /// chain for spoofed packets where no flag wants it, installs the redirect without it. If that is impossible too, closes the
-    /// metadata server to pods.
-    pub async fn install(&self) -> Result<Tool, NotInstalled> {
-        self.install_until(Some(Instant::now() + first_edition::WAIT), self.spoofed().is_dropped()).await
+    /// Installs the rules, replacing an earlier redirect. If the bound on new connections is refused, or the chain for spoofed
+    /// packets where no flag wants it, installs the redirect without it. If that is impossible too, closes the metadata server
+    /// to pods.
+    pub async fn install(&self) -> Result<Installed, NotInstalled> {
+        self.install_as(&self.spoofed()).await
+    }
+
+    /// The same, with this decision on spoofed packets.
+    async fn install_as(&self, decided: &Spoofed) -> Result<Installed, NotInstalled> {
+        self.install_until(Some(Instant::now() + first_edition::WAIT), decided.is_dropped()).await
     }
 
     /// The same. `until`: how long all attempts together wait for the proxy where the first edition's rules are in force. `None`
@@ -40,7 +65,7 @@ impl Redirect {
         &self,
         until: Option<Instant>,
         is_spoofed_dropped: bool,
-    ) -> Result<Tool, NotInstalled> {
+    ) -> Result<Installed, NotInstalled> {
         let plan = self.plan_to_install(is_spoofed_dropped).await;
         let mut outcome = self.install_or_find(&plan, until).await;
         if outcome.as_ref().is_err_and(is_refusal) && !matches!(self.state().await, Ok(State::Absent)) {
@@ -50,22 +75,22 @@ impl Redirect {
         }
         match outcome {
             Err(error) if is_refusal(&error) => match self.install_less(&plan, until, &error).await {
-                Some(tool) => Ok(tool),
+                Some(installed) => Ok(installed),
                 None => Err(self.close(error, &plan).await),
             },
             Err(error) => Err(self.close(error, &plan).await),
-            Ok(tool) => Ok(tool),
+            Ok(installed) => Ok(installed),
         }
     }
 
     /// Installs the rules without the bound on new connections, or without the chain for spoofed packets, or without both. `None` if
     /// that is refused, too.
-    async fn install_less(&self, plan: &Plan, until: Option<Instant>, error: &Error) -> Option<Tool> {
+    async fn install_less(&self, plan: &Plan, until: Option<Instant>, error: &Error) -> Option<Installed> {
         if let Some(unbounded) = plan.without_bound()
-            && let Ok(tool) = self.install_or_find(&unbounded, until).await
+            && let Ok(installed) = self.install_or_find(&unbounded, until).await
         {
             warn_unbounded(error);
-            return Some(tool);
+            return Some(installed);
         }
         if !self.decides_on_spoofed() {
             return None;
@@ -76,16 +101,16 @@ impl Redirect {
         }
         let plan = without;
         for less in [Some(plan.clone()), plan.without_bound()].into_iter().flatten() {
-            if let Ok(tool) = self.install_or_find(&less, until).await {
+            if let Ok(installed) = self.install_or_find(&less, until).await {
                 tracing::warn!(
                     %error,
-                    "the redirect is installed without the chain that drops packets from addresses that are not the pods' own, which \
-                     was refused; --redirect-drop-spoofed=false turns it off without this warning"
+                    "the redirect is installed without the chain that drops packets with spoofed source addresses, which was \
+                     refused; --redirect-drop-spoofed=false turns it off without this warning"
                 );
                 if less != plan {
                     warn_unbounded(error);
                 }
-                return Some(tool);
+                return Some(installed);
             }
         }
         None
@@ -96,17 +121,18 @@ impl Redirect {
     }
 
     /// Installs the rules with another decision on spoofed packets. If that fails, those that are installed stay.
-    pub(super) async fn decide_anew(&self, is_spoofed_dropped: bool) -> Result<Tool, Error> {
+    pub(super) async fn decide_anew(&self, is_spoofed_dropped: bool) -> Result<Installed, Error> {
         self.install_or_find(&self.plan_to_install(is_spoofed_dropped).await, None).await
     }
 
     /// Installs the rules. If that fails, but they are installed already, as after a restart, that is a success.
-    async fn install_or_find(&self, plan: &Plan, until: Option<Instant>) -> Result<Tool, Error> {
-        match self.install_whole(plan, until).await {
-            Err(why) if !self.stands(plan).await => Err(why),
-            Err(_) => self.tool().await,
-            installed => installed,
-        }
+    async fn install_or_find(&self, plan: &Plan, until: Option<Instant>) -> Result<Installed, Error> {
+        let tool = match self.install_whole(plan, until).await {
+            Err(why) if !self.stands(plan).await => return Err(why),
+            Err(_) => self.tool().await?,
+            Ok(tool) => tool,
+        };
+        Ok(Installed { tool, drops_spoofed: plan.drops_spoofed() })
     }
 
     async fn stands(&self, plan: &Plan) -> bool {

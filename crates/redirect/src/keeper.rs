@@ -1,14 +1,15 @@
 //! [`Keeper`]: checks the rules, restores them, and tries again if they cannot be installed.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::sleep;
 
 use super::drops::Drops;
-use super::spoofing::{Cause, Looks, Spoofed};
-use super::{Error, Found, NotInstalled, Pods, Redirect, State, Tool};
+use super::spoofing::{Decision, REFUSED, Spoofed};
+use super::{Error, Found, Installed, InstalledRedirect, Mode, NotInstalled, Pods, Redirect, State};
 use prometheus::{IntCounter, IntGaugeVec};
 
 /// Interval between checks of the rules. If something flushes them, such as a firewall reload, the node is exposed for up to
@@ -23,7 +24,7 @@ const RETRY_INTERVAL: Duration = Duration::from_secs(5);
 pub struct Metrics {
     /// Packets that the bound on new connections dropped.
     pub dropped: IntCounter,
-    /// 1 for what becomes of packets from addresses that are not the pods' own, and 0 for all else. Its label is `decision`.
+    /// Decision on spoofed packets: 1 for the current `decision`, 0 for the others.
     pub spoofed: IntGaugeVec,
 }
 
@@ -35,7 +36,7 @@ pub struct Keeper {
     trouble: Option<Trouble>,
     /// Whether the tool refused rules with another decision on spoofed packets.
     is_decision_refused: bool,
-    looks: Looks,
+    decision: Decision,
     /// What the log said last of spoofed packets.
     said: &'static str,
     spoofed: IntGaugeVec,
@@ -51,16 +52,11 @@ pub struct Standing(Mutex<Option<String>>);
 impl Standing {
     /// Reason why the redirect is not installed. `None` if it is, as of the last check.
     pub fn trouble(&self) -> Option<String> {
-        self.lock().clone()
+        self.0.lock().clone()
     }
 
     fn set(&self, trouble: Option<String>) {
-        *self.lock() = trouble;
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Option<String>> {
-        // Nothing panics while it is locked.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.0.lock() = trouble;
     }
 }
 
@@ -74,48 +70,49 @@ struct Trouble {
 
 impl Keeper {
     /// A keeper of a redirect that was just installed.
-    pub fn of_installed(redirect: Redirect, metrics: Metrics) -> Self {
-        let looks = Looks::new(redirect.spoofed(), false);
-        let mut keeper = Self::new(redirect, looks, metrics);
+    pub fn of_installed(installed: InstalledRedirect, metrics: Metrics) -> Self {
+        let InstalledRedirect { redirect, decided, installed } = installed;
+        let decision = Decision::new(decided, false);
+        let mut keeper = Self::new(redirect, decision, metrics);
         keeper.warn_of_spoofing();
-        keeper.show_spoofed(Some(keeper.looks.decided()));
+        keeper.show_decision(installed.drops_spoofed);
         keeper
     }
 
-    fn new(redirect: Redirect, looks: Looks, metrics: Metrics) -> Self {
+    fn new(redirect: Redirect, decision: Decision, metrics: Metrics) -> Self {
         let Metrics { dropped, spoofed } = metrics;
         let (drops, installed, standing) = (Drops::new(dropped), Arc::default(), Arc::default());
         let keeper = Self {
             redirect,
             trouble: None,
             is_decision_refused: false,
-            looks,
+            decision,
             said: "",
             spoofed,
             drops,
             installed,
             standing,
         };
-        keeper.show_spoofed(None);
+        keeper.show(None);
         keeper
     }
 
     /// Installs a redirect, or logs the error.
     pub async fn begin(redirect: Redirect, metrics: Metrics) -> Self {
         let first = redirect.spoofed();
-        // The rules of an earlier keeper, which has taken more than one look.
-        let is_dropping = first.may_pass() && redirect.is_dropping().await;
-        let looks = Looks::new(first, is_dropping);
-        let mut keeper = Self::new(redirect, looks, metrics);
+        // The rules of an earlier keeper, which has scanned more than once.
+        let is_dropping = first.is_transient() && redirect.is_dropping().await;
+        let decision = Decision::new(first, is_dropping);
+        let mut keeper = Self::new(redirect, decision, metrics);
         match keeper.install().await {
-            Ok(tool) => keeper.is_installed(tool),
+            Ok(installed) => keeper.is_installed(&installed),
             Err(error) => keeper.is_not_installed(&error),
         }
         keeper
     }
 
-    async fn install(&self) -> Result<Tool, NotInstalled> {
-        self.redirect.install_until(None, self.looks.decided().is_dropped()).await
+    async fn install(&self) -> Result<Installed, NotInstalled> {
+        self.redirect.install_until(None, self.decision.current().is_dropped()).await
     }
 
     /// Notified when the redirect is installed after [`begin`](Keeper::begin).
@@ -132,10 +129,10 @@ impl Keeper {
     pub async fn run(mut self) {
         loop {
             let interval =
-                if self.trouble.is_some() || !self.looks.is_settled() { RETRY_INTERVAL } else { CHECK_INTERVAL };
+                if self.trouble.is_some() || !self.decision.is_settled() { RETRY_INTERVAL } else { CHECK_INTERVAL };
             sleep(interval).await;
             let found = self.redirect.found().await;
-            self.looks.look(self.redirect.spoofed());
+            self.decision.update(self.redirect.spoofed());
             if let Ok(Found { state, is_dropped }) = &found
                 && state.is_installed()
                 && self.trouble.is_none()
@@ -156,10 +153,10 @@ impl Keeper {
                 );
             }
             match outcome {
-                Ok(tool) if self.trouble.is_some() => self.is_installed(tool),
-                Ok(_) => {
+                Ok(installed) if self.trouble.is_some() => self.is_installed(&installed),
+                Ok(installed) => {
+                    self.show_decision(installed.drops_spoofed);
                     is_restored(&found);
-                    self.show_spoofed(Some(self.looks.decided()));
                 }
                 Err(error) => self.is_not_installed(&error),
             }
@@ -168,16 +165,16 @@ impl Keeper {
 
     /// Lets the rules follow the decision on spoofed packets, which they drop or not.
     async fn follow(&mut self, is_dropped: bool) {
-        if !self.looks.is_settled() {
+        if !self.decision.is_settled() {
             return;
         }
-        let decided = self.looks.decided();
+        let decided = self.decision.current();
         match (decided.is_dropped(), is_dropped) {
             // Without pods, either is right.
-            (false, true) if decided.is_without_pods() => self.show_spoofed(Some(&Spoofed::Dropped)),
+            (false, true) if decided.is_without_pods() => self.show_decision(is_dropped),
             (decided, found) if decided != found => self.decide_anew().await,
             _ => {
-                self.show_spoofed(Some(decided));
+                self.show_decision(is_dropped);
                 if decided.label() != self.said {
                     self.warn_of_spoofing();
                 }
@@ -187,53 +184,65 @@ impl Keeper {
 
     /// Installs rules with the other decision on spoofed packets. If they are refused, the rules stay as they are.
     async fn decide_anew(&mut self) {
-        let outcome = self.redirect.decide_anew(self.looks.decided().is_dropped()).await;
+        let is_wanted = self.decision.current().is_dropped();
+        let outcome = self.redirect.decide_anew(is_wanted).await;
         self.drops.restart(&self.redirect).await;
+        self.show_decision(outcome.as_ref().map_or(!is_wanted, |installed| installed.drops_spoofed));
         if let Err(error) = outcome {
-            let refused = Spoofed::LetPass(Cause::Refused);
-            self.show_spoofed(Some(if self.looks.decided().is_dropped() { &refused } else { &Spoofed::Dropped }));
             if !std::mem::replace(&mut self.is_decision_refused, true) {
                 tracing::warn!(
                     %error,
-                    "the redirect stays as it is, although the node's interfaces lead to another decision on packets from addresses that \
-                     are not the pods' own: the tool refused the rules"
+                    "the redirect stays as it is, although the node's interfaces lead to another decision on packets with spoofed \
+                     source addresses: the tool refused the rules"
                 );
             }
             return;
         }
         self.is_decision_refused = false;
-        self.show_spoofed(Some(self.looks.decided()));
         if !self.warn_of_spoofing() {
-            tracing::info!("packets from addresses that are not the pods' own are dropped from now on");
+            tracing::info!("packets with spoofed source addresses are dropped from now on");
         }
     }
 
-    /// What the rules do with these packets. `None` while the redirect is not installed.
-    fn show_spoofed(&self, shown: Option<&Spoofed>) {
+    /// Shows what the installed rules do with spoofed packets, and why.
+    fn show_decision(&self, is_dropped: bool) {
+        // A sidecar has no rules for these packets.
+        let is_node = matches!(self.redirect.settings.mode, Mode::DaemonSet { .. });
+        let label = match self.decision.current() {
+            _ if is_dropped => Spoofed::Dropped.label(),
+            Spoofed::Dropped => REFUSED,
+            passed @ Spoofed::LetPass(_) => passed.label(),
+        };
+        self.show(is_node.then_some(label));
+    }
+
+    /// `None` while the redirect is not installed.
+    fn show(&self, decision: Option<&str>) {
         for label in Spoofed::LABELS {
-            self.spoofed.with_label_values(&[label]).set(shown.is_some_and(|shown| label == shown.label()).into());
+            self.spoofed.with_label_values(&[label]).set((decision == Some(label)).into());
         }
     }
 
-    /// Warns if packets from addresses that are not the pods' own are let pass. Returns whether they are.
+    /// Warns if spoofed packets pass. Returns whether they do.
     fn warn_of_spoofing(&mut self) -> bool {
-        self.said = self.looks.decided().label();
-        let doubt = self.looks.decided().doubt();
+        self.said = self.decision.current().label();
+        let doubt = self.decision.current().doubt();
         if let Some(doubt) = &doubt {
             tracing::warn!("{doubt}");
         }
         doubt.is_some()
     }
 
-    fn is_installed(&mut self, tool: Tool) {
+    fn is_installed(&mut self, installed: &Installed) {
         self.trouble = None;
         self.standing.set(None);
+        self.show_decision(installed.drops_spoofed);
+        let tool = installed.tool;
         tracing::info!(%tool, "redirect installed; checking it every {} s", CHECK_INTERVAL.as_secs());
         if let Some(doubt) = self.redirect.doubt() {
             tracing::warn!("{doubt}");
         }
         self.warn_of_spoofing();
-        self.show_spoofed(Some(self.looks.decided()));
         self.installed.notify_one();
     }
 
@@ -244,7 +253,7 @@ impl Keeper {
             tracing::error!("{logged}. Trying again every {} s", RETRY_INTERVAL.as_secs());
         }
         self.standing.set(Some(logged.clone()));
-        self.show_spoofed(None);
+        self.show(None);
         self.trouble = Some(Trouble { logged, is_open: matches!(error.pods, Pods::Open(_)) });
     }
 }

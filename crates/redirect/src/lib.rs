@@ -104,6 +104,7 @@ pub use closing::{NotInstalled, Pods};
 pub use command::{Command, CommandError, run};
 pub use destination::{Destination, METADATA_V4, METADATA_V6, PROXY, has_ipv6, is_added, may_have_ipv6};
 pub use error::Error;
+pub use install::{Installed, InstalledRedirect};
 pub use keeper::{CHECK_INTERVAL, Keeper, Metrics, Standing};
 pub use rate::Rate;
 pub use spoofing::DropSpoofed;
@@ -346,12 +347,12 @@ impl Redirect {
         if matches!(self.settings.mode, Mode::DaemonSet { .. }) { dataplane::doubt() } else { None }
     }
 
-    /// What this redirect does with packets from addresses that are not the pods' own, by a look at the node's interfaces.
+    /// What this redirect does with spoofed packets, by a scan of the node's interfaces.
     fn spoofed(&self) -> Spoofed {
         match (&self.settings.mode, self.settings.opened.drop_spoofed) {
             (Mode::Sidecar { .. }, _) | (_, DropSpoofed::True) => Spoofed::Dropped,
             (_, DropSpoofed::False) => Spoofed::LetPass(Cause::Flag),
-            (_, DropSpoofed::Auto) => spoofing::look(&self.uplinks()),
+            (_, DropSpoofed::Auto) => spoofing::scan(&self.uplinks()),
         }
     }
 

@@ -135,6 +135,11 @@ impl Plan {
         self.chains.iter().flat_map(|chain| &chain.rules).any(|rule| rule.when.contains(&When::To(LOOPBACK)))
     }
 
+    /// Whether these rules drop spoofed packets.
+    pub(super) fn drops_spoofed(&self) -> bool {
+        self.chains.iter().any(|chain| chain.name == Name::Spoof && !chain.rules.is_empty())
+    }
+
     /// The marks of all rules, which identify them in listings.
     pub(super) fn marks(&self) -> Vec<String> {
         self.chains.iter().flat_map(|chain| &chain.rules).map(|rule| self.mark(rule)).collect()
@@ -387,6 +392,14 @@ pub(super) mod tests {
         for other in [off, node()] {
             assert!(!without.marks().iter().any(|mark| other.marks().contains(mark)), "{:?}", without.marks());
         }
+    }
+
+    #[test]
+    fn only_a_node_s_rules_drop_spoofed_packets_unless_that_is_off() {
+        let mut off = node_settings(&destination::PROXY);
+        off.opened.drop_spoofed = DropSpoofed::False;
+        let off = Plan::new(&off, &["ens4".to_owned()]);
+        assert_eq!([node(), off, pod()].map(|plan| plan.drops_spoofed()), [true, false, false]);
     }
 
     #[test]

@@ -8,8 +8,8 @@
 //!
 //! A route for each IP version that is routed to pods at all: on a node with IPv6, a network may give pods IPv4 alone.
 //!
-//! The interface of a new pod is there a moment before its route. So the keeper changes a decision only if two looks in a row agree
-//! on its cause ([`Looks`]), and until then the rules of either decision count as installed.
+//! The interface of a new pod is there a moment before its route. So the keeper changes a decision only if two consecutive scans find
+//! the same cause ([`Decision`]), and until then the rules of either decision count as installed.
 
 use std::collections::HashSet;
 use std::{fmt, fs, io};
@@ -48,8 +48,6 @@ pub(super) enum Cause {
     NoPods,
     /// The interfaces cannot be listed.
     Unknown(String),
-    /// The tool refused the chain.
-    Refused,
 }
 
 /// An interface by which no route of this IP version leads to pods.
@@ -67,12 +65,15 @@ enum Version {
     V6,
 }
 
+/// The metric's label where the interfaces lead to these packets being dropped, but the tool refused the rules.
+pub(super) const REFUSED: &str = "refused";
+
 /// Maximum number of interfaces that a message names.
 const NAMED: usize = 3;
 
 impl Spoofed {
     /// All values of the metric's label.
-    pub(super) const LABELS: [&str; 6] = ["dropped", "flag", "no_route", "no_pods", "unknown", "refused"];
+    pub(super) const LABELS: [&str; 6] = ["dropped", "flag", "no_route", "no_pods", "unknown", REFUSED];
 
     pub(super) fn label(&self) -> &'static str {
         match self {
@@ -81,7 +82,6 @@ impl Spoofed {
             Self::LetPass(Cause::NoRoute(_)) => "no_route",
             Self::LetPass(Cause::NoPods) => "no_pods",
             Self::LetPass(Cause::Unknown(_)) => "unknown",
-            Self::LetPass(Cause::Refused) => "refused",
         }
     }
 
@@ -89,17 +89,17 @@ impl Spoofed {
         *self == Self::Dropped
     }
 
-    /// Whether this look shows nothing: while there are no pods, either decision is right.
+    /// Whether this scan shows nothing: while there are no pods, either decision is right.
     pub(super) fn is_without_pods(&self) -> bool {
         *self == Self::LetPass(Cause::NoPods)
     }
 
-    /// Whether another look may show something else soon.
-    pub(super) fn may_pass(&self) -> bool {
+    /// Whether another scan may find something else soon.
+    pub(super) fn is_transient(&self) -> bool {
         matches!(self, Self::LetPass(Cause::NoRoute(_) | Cause::Unknown(_)))
     }
 
-    /// What two looks agree on, if they do. Different pods that are being started are no reason that both show.
+    /// What two consecutive scans both found, if anything. Different pods that are being started are not the same cause.
     fn agreed(&self, later: &Self) -> Option<Self> {
         match (self, later) {
             (Self::LetPass(Cause::NoRoute(before)), Self::LetPass(Cause::NoRoute(now))) => {
@@ -114,9 +114,7 @@ impl Spoofed {
     pub(super) fn doubt(&self) -> Option<String> {
         match self {
             Self::Dropped => None,
-            Self::LetPass(cause) => {
-                Some(format!("packets from addresses that are not the pods' own are let pass: {cause}"))
-            }
+            Self::LetPass(cause) => Some(format!("packets with spoofed source addresses are not dropped: {cause}")),
         }
     }
 }
@@ -138,48 +136,47 @@ impl fmt::Display for Cause {
                 )
             }
             Self::NoPods => {
-                write!(f, "no pod has an interface on this node yet; 'redirect install --keep' looks again")
+                write!(f, "no pod has an interface on this node yet; 'redirect install --keep' scans again")
             }
             Self::Unknown(why) => write!(f, "the node's interfaces cannot be listed: {why}"),
-            Self::Refused => write!(f, "the tool refused the rules that drop them"),
         }
     }
 }
 
-/// The looks of a keeper, and what it has decided by them.
+/// A keeper's decision on spoofed packets, and the scan that it is compared with.
 #[derive(Debug)]
-pub(super) struct Looks {
-    decided: Spoofed,
+pub(super) struct Decision {
+    current: Spoofed,
     last: Spoofed,
     is_settled: bool,
 }
 
-impl Looks {
-    /// The first look decides, but not for long if another may show something else. `is_dropped`: what an earlier keeper decided, whose
-    /// rules are there.
+impl Decision {
+    /// The first scan decides, but not for long if another may find something else. `is_dropped`: what an earlier keeper decided,
+    /// whose rules are there.
     pub(super) fn new(first: Spoofed, is_dropped: bool) -> Self {
-        let is_settled = !first.may_pass();
-        let decided = if is_dropped && !is_settled { Spoofed::Dropped } else { first.clone() };
-        Self { decided, last: first, is_settled }
+        let is_settled = !first.is_transient();
+        let current = if is_dropped && !is_settled { Spoofed::Dropped } else { first.clone() };
+        Self { current, last: first, is_settled }
     }
 
-    /// Takes another look.
-    pub(super) fn look(&mut self, now: Spoofed) {
+    /// Takes another scan into account.
+    pub(super) fn update(&mut self, now: Spoofed) {
         if now.is_without_pods() {
             self.is_settled = true;
         } else if let Some(agreed) = self.last.agreed(&now) {
-            (self.decided, self.is_settled) = (agreed, true);
+            (self.current, self.is_settled) = (agreed, true);
         } else {
-            self.is_settled = self.decided.agreed(&now).is_some();
+            self.is_settled = self.current.agreed(&now).is_some();
         }
         self.last = now;
     }
 
-    pub(super) fn decided(&self) -> &Spoofed {
-        &self.decided
+    pub(super) fn current(&self) -> &Spoofed {
+        &self.current
     }
 
-    /// Whether the last look was no reason to doubt the decision. If not, the next one should come soon.
+    /// Whether the last scan was no reason to doubt the decision. If not, the next one should come soon.
     pub(super) fn is_settled(&self) -> bool {
         self.is_settled
     }
@@ -227,8 +224,8 @@ impl Routed {
     }
 }
 
-/// Looks at the node's interfaces. No pod is behind an uplink.
-pub(super) fn look(uplinks: &[String]) -> Spoofed {
+/// Scans the node's interfaces. No pod is behind an uplink.
+pub(super) fn scan(uplinks: &[String]) -> Spoofed {
     match links() {
         Ok(links) => {
             let table = |path| fs::read_to_string(path).unwrap_or_default();
@@ -396,11 +393,11 @@ mod tests {
     }
 
     #[test]
-    fn a_decision_changes_when_two_looks_agree_on_the_cause() {
+    fn a_decision_changes_when_two_consecutive_scans_find_the_same_cause() {
         let (one, other) = (no_route(&[("cali1", Version::V4)]), no_route(&[("cali2", Version::V4)]));
         let both = no_route(&[("cali1", Version::V4), ("cali2", Version::V4)]);
         let dropped = Spoofed::Dropped;
-        for (what, looks, expected, is_settled) in [
+        for (what, scans, expected, is_settled) in [
             ("a pod is being started", vec![&dropped, &one], &dropped, false),
             ("it is there", vec![&dropped, &one, &dropped], &dropped, true),
             ("pods are being started all the time", vec![&dropped, &one, &other, &one, &other], &dropped, false),
@@ -412,20 +409,20 @@ mod tests {
             ("and it stays", vec![&NO_PODS_YET, &dropped, &dropped], &dropped, true),
             ("the last pod ends", vec![&dropped, &NO_PODS_YET, &NO_PODS_YET], &dropped, true),
         ] {
-            let mut seen = looks.into_iter().cloned();
-            let mut looks = Looks::new(seen.next().expect("one"), false);
-            seen.for_each(|now| looks.look(now));
-            assert_eq!((looks.decided(), looks.is_settled()), (expected, is_settled), "{what}");
+            let mut scans = scans.into_iter().cloned();
+            let mut decision = Decision::new(scans.next().expect("one"), false);
+            scans.for_each(|now| decision.update(now));
+            assert_eq!((decision.current(), decision.is_settled()), (expected, is_settled), "{what}");
         }
     }
 
     #[test]
-    fn what_an_earlier_keeper_decided_stands_until_two_looks_agree() {
+    fn what_an_earlier_keeper_decided_stands_until_two_scans_agree() {
         let unrouted = no_route(&[("cali1", Version::V4)]);
-        let mut looks = Looks::new(unrouted.clone(), true);
-        assert_eq!((looks.decided(), looks.is_settled()), (&Spoofed::Dropped, false));
-        looks.look(unrouted.clone());
-        assert_eq!((looks.decided(), looks.is_settled()), (&unrouted, true));
+        let mut decision = Decision::new(unrouted.clone(), true);
+        assert_eq!((decision.current(), decision.is_settled()), (&Spoofed::Dropped, false));
+        decision.update(unrouted.clone());
+        assert_eq!((decision.current(), decision.is_settled()), (&unrouted, true));
     }
 
     #[test]
@@ -438,10 +435,10 @@ mod tests {
 
     #[test]
     fn each_outcome_has_a_label() {
-        let causes =
-            [Cause::Flag, Cause::NoRoute(vec![]), Cause::NoPods, Cause::Unknown(String::new()), Cause::Refused];
+        let causes = [Cause::Flag, Cause::NoRoute(vec![]), Cause::NoPods, Cause::Unknown(String::new())];
         let outcomes = std::iter::once(Spoofed::Dropped).chain(causes.map(Spoofed::LetPass));
-        assert_eq!(outcomes.map(|outcome| outcome.label()).collect::<Vec<_>>(), Spoofed::LABELS);
+        let labels = outcomes.map(|outcome| outcome.label()).chain([REFUSED]);
+        assert_eq!(labels.collect::<Vec<_>>(), Spoofed::LABELS);
     }
 
     #[test]

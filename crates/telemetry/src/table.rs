@@ -168,9 +168,10 @@ table! {
         "Packets that the kernel dropped because a pod opened more connections than --redirect-max-new-connections, as of the \
          last check of the rules. Only with --redirect, and at --keeper-metrics-addr of redirect install --keep.";
     REDIRECT_SPOOFED = Gauge "metadata_proxy_redirect_spoofed" ["decision"]
-        "1 for what the redirect does with packets from addresses that are not the pods' own, and why: dropped, or let pass because \
-         of flag, no_route, no_pods, unknown or refused; redirect check on the node names the interface without a route. All 0 while \
-         it is not installed. Only with --redirect, and at --keeper-metrics-addr of redirect install --keep.";
+        "Whether the redirect drops packets with spoofed source addresses: 1 for the current decision, 0 for the others. \
+         `dropped`; or passed because of `flag`, `no_route`, `no_pods`, `unknown` (interfaces cannot be listed) or `refused` \
+         (by the tool). `redirect check` names the interface without a route. All 0 while the redirect is not installed, and in \
+         a sidecar. Only with --redirect, and at --keeper-metrics-addr of redirect install --keep.";
     REQUEST_COUNT = Counter "request_count" ["code", "filter_result"]
         "Requests answered, by status and filter_result (filter_result_blocked, filter_result_proxied). Compatible \
          with k8s-metadata-proxy.";
