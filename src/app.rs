@@ -309,6 +309,7 @@ fn serve_pods(doors: Vec<Vec<Door>>, shared: &Arc<Shared>, accepting: &mut JoinS
             timeouts: TIMEOUTS,
             connections: Arc::clone(&shared.limits.connections),
             drain: shared.drain.clone(),
+            reads_interfaces: shared.identity.is_some(),
             bodies: bodies.clone(),
         };
         accepting.spawn(server.run(number, door));

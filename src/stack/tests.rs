@@ -144,7 +144,10 @@ impl Proxy {
         let listener = server::bind((Ipv4Addr::LOCALHOST, 0).into(), false).expect("a port");
         let addr = listener.local_addr().expect("bound");
         let (connections, drain) = (Arc::clone(&shared.limits.connections), shared.drain.clone());
-        tokio::spawn(Server { stacks, timeouts: TIMEOUTS, connections, drain, bodies: None }.run(0, listener));
+        tokio::spawn(
+            Server { stacks, timeouts: TIMEOUTS, connections, drain, reads_interfaces: false, bodies: None }
+                .run(0, listener),
+        );
         Self { addr, shared, _mock: mock }
     }
 }

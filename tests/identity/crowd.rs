@@ -105,10 +105,15 @@ fn others_do_not_notice(number: usize, is_brief: bool) {
     };
     let known: Vec<Arc<Pod>> = (0..KNOWN).map(|number| pod(&format!("known-{number}"), number)).collect();
     let hostile = pod("hostile", KNOWN);
-    for pod in known.iter().chain([&hostile]) {
-        first_token(pod);
-    }
+    let ask_all = || {
+        for pod in known.iter().chain([&hostile]) {
+            first_token(pod);
+        }
+    };
+    ask_all();
     pause(SETTLED);
+    // By now, the proxy learns by which interface each comes.
+    ask_all();
     let load = Load::begin(known.iter().map(|pod| (pod, ask_now_and_then)));
     let crowd = Crowd::start(&world, &hostile, number, is_brief);
     // If they live briefly, some are about to begin.

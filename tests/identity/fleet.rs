@@ -109,7 +109,7 @@ fn pods_read(api: &mut Client) -> u64 {
     clippy::cast_sign_loss,
     reason = "whole numbers, written as large ones are: 1e+08"
 )]
-fn metric(text: &str, name: &str, labels: &str) -> u64 {
+pub fn metric(text: &str, name: &str, labels: &str) -> u64 {
     let is_it = |line: &&str| line.strip_prefix(name).is_some_and(|rest| rest.starts_with(['{', ' ']));
     let lines = text.lines().filter(is_it).filter(|line| line.contains(labels));
     lines.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).map(|value| value as u64).sum()

@@ -25,6 +25,7 @@ mod google;
 mod handover;
 mod heirs;
 mod kubelet;
+mod leads;
 mod limits;
 mod load;
 mod manifests;
@@ -80,6 +81,7 @@ fn main() -> ExitCode {
         ("crowd", crowd::TESTS),
         ("dead", dead::TESTS),
         ("heirs", heirs::TESTS),
+        ("leads", leads::TESTS),
         ("limits", limits::TESTS),
         ("operators", operators::TESTS),
         ("outage", outage::TESTS),

@@ -1,7 +1,9 @@
-//! The base of all other crates: the clock for token lifetimes, back-off, and hooks.
+//! The base of all other crates: the clock for token lifetimes, back-off, hooks, and the kernel's network interfaces.
 
 #![forbid(unsafe_code)]
 
 pub mod backoff;
 pub mod clock;
 pub mod hook;
+pub mod links;
+pub mod netlink;

@@ -124,7 +124,7 @@ impl Identity {
 
     /// The identity that a new connection from this address would get.
     fn taken_for(&self, addr: IpAddr) -> Taken {
-        let arrival = Arrival { peer: (addr, 0).into(), accepted: BootTime::now() };
+        let arrival = Arrival::now((addr, 0).into());
         if self.sandboxes().is_of_node(addr) {
             return Taken::Node;
         }

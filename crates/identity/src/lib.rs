@@ -3,11 +3,11 @@
 //! [`Identity`] identifies the clients of all connections; a [`Visitor`] is the client of one. [`pods`] decides.
 //!
 //! A pod is identified at its first request on a connection, by a scan of the processes that began after the connection was
-//! accepted. The connection is then the pod's until the pod ends, also while it is parked: an address can change hands, a
+//! accepted, or by the interface that it came in by, if that leads to a known pod alone. The connection is then the pod's until the pod ends, also while it is parked: an address can change hands, a
 //! connection cannot. When an address changes hands, its connections are reset. While two pods have an address, it is attributed
 //! to neither, unless the API server says which of them has it.
 //!
-//! An older scan attributes no connection, although most addresses still belong to the pod that had them last. A pod may keep its
+//! By an address, an older scan attributes no connection, although most addresses still belong to the pod that had them last. A pod may keep its
 //! network after its address has passed to another pod: its teardown got stuck, or it gave itself the address. The state of the
 //! older pod does not show that: a `deletionTimestamp` may be reported late, and the kernel confirms that it has the address.
 //! Only a scan can show that there is no younger pod.
@@ -176,11 +176,21 @@ impl Identity {
         }
         // Read before the results of the scan. The scan's age does not matter: a throttled process may get here long
         // after its end.
-        if self.scans.last().began < arrival.accepted {
+        let is_scanned = self.scans.last().began >= arrival.accepted;
+        let lead = arrival.interface.and_then(|interface| self.sandboxes().leads().to(interface));
+        if !is_scanned && lead.is_none() {
             return Err(Missing::Scan.into());
         }
         match self.owner(arrival) {
-            Ok(owner) => Ok(self.caller(addr, &owner)),
+            Ok(owner) if !is_scanned && lead != owner.sandbox() => Err(Missing::Scan.into()),
+            Ok(owner) => {
+                let sandbox = owner.sandbox().filter(|sandbox| sandbox.is_settled(arrival.accepted));
+                if let (Some(interface), Some(sandbox)) = (arrival.interface, sandbox) {
+                    self.sandboxes().leads().learn(interface, sandbox);
+                }
+                Ok(self.caller(addr, &owner))
+            }
+            Err(_) if !is_scanned => Err(Missing::Scan.into()),
             Err(why) => {
                 self.disown(addr, &why, arrival.accepted);
                 Err(why)
@@ -188,7 +198,8 @@ impl Identity {
         }
     }
 
-    /// The owner of a connection's address, as of the last scan, which must have begun after the connection was accepted.
+    /// The owner of a connection's address, as of the last scan. It is the connection's if the scan began after the connection
+    /// was accepted, or if the connection came in by an interface that leads to it.
     fn owner(&self, arrival: Arrival) -> Result<Owner, NoOwner> {
         let addr = arrival.addr();
         let (holders, reported) = (self.sandboxes().holders(addr).ok_or(Missing::Scan)?, self.pods.with_address(addr));

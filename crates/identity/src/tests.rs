@@ -1,9 +1,11 @@
 //! Pods that come and go, on a `/proc` of files and with the API server's view set by the test.
 
+mod leads;
 mod scanning;
 mod unknown;
 
 use std::net::SocketAddr;
+use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::sync::atomic::AtomicUsize;
 
@@ -112,6 +114,14 @@ impl Node {
     fn connect(&self, addr: &str) -> Arc<Visitor> {
         let peer = SocketAddr::new(addr.parse().expect("an address"), 40000);
         Visitor::new(Arc::clone(&self.identity), Arrival::now(peer))
+    }
+
+    /// A new connection that came in by an interface, after the last scan.
+    async fn connect_by(&self, interface: u32, addr: &str) -> Arc<Visitor> {
+        sleep(Duration::from_millis(1)).await;
+        let peer = SocketAddr::new(addr.parse().expect("an address"), 40000);
+        let arrival = Arrival { interface: NonZeroU32::new(interface), ..Arrival::now(peer) };
+        Visitor::new(Arc::clone(&self.identity), arrival)
     }
 
     /// Scans the processes.

@@ -36,7 +36,7 @@ pub fn bind(addr: SocketAddr, share: bool, flag: &'static str) -> Result<Door, L
 pub fn server<N>(stacks: N, drain: Drain) -> Server<N> {
     let connections =
         Connections::new(MAX_ADMIN_CONNECTIONS, usize::MAX, Arc::default(), Arc::default(), &Registry::default());
-    Server { stacks: Arc::new(stacks), timeouts: TIMEOUTS, connections, drain, bodies: None }
+    Server { stacks: Arc::new(stacks), timeouts: TIMEOUTS, connections, drain, reads_interfaces: false, bodies: None }
 }
 
 /// Serves the page of each path, while polled. Pods may reach it, so the limits are those of the proxy's own listener for

@@ -16,7 +16,7 @@ use std::net::IpAddr;
 
 use rustix::net::AddressFamily;
 
-use super::netlink::{ATTRIBUTE, NLM_F_ACK, NLM_F_DUMP, ask, attributes, number};
+use base::netlink::{ATTRIBUTE, NLM_F_ACK, NLM_F_DUMP, ask, attributes, number};
 
 /// The index of `lo` in every network namespace.
 const LO: u32 = 1;

@@ -86,7 +86,6 @@ mod first_edition;
 mod install;
 mod iptables;
 mod keeper;
-mod netlink;
 mod nft;
 mod plan;
 mod privileges;

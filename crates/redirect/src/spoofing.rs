@@ -12,12 +12,12 @@
 //! the same cause ([`Decision`]), and until then the rules of either decision count as installed.
 
 use std::collections::HashSet;
-use std::{fmt, fs, io};
+use std::{fmt, fs};
 
 use strum::Display;
 
-use super::netlink::{NLM_F_DUMP, ask, attributes, number};
 use super::uplinks::{ROUTES, ROUTES_V6};
+use base::links::{self, Link};
 
 /// Whether to drop packets that arrive on an interface other than the one that routes to their source.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Display)]
@@ -182,31 +182,8 @@ impl Decision {
     }
 }
 
-/// From `linux/rtnetlink.h`, `linux/if_link.h` and `linux/if.h`.
-const RTM_GETLINK: u16 = 18;
-const IFLA_IFNAME: u16 = 3;
-const IFLA_MASTER: u16 = 10;
-const IFLA_LINKINFO: u16 = 18;
-const IFLA_INFO_KIND: u16 = 1;
-const IFF_UP: u32 = 1;
-
-/// Length of `ifinfomsg`.
-const MESSAGE: usize = 16;
-
 /// Flags of routes that lead to the node itself or nowhere: `RTF_LOCAL`, `RTF_ANYCAST`, `RTF_REJECT`.
 const NO_PODS: u32 = 0x8010_0200;
-
-/// An interface.
-#[derive(Debug, PartialEq, Eq, Hash)]
-struct Link {
-    index: u32,
-    name: String,
-    is_up: bool,
-    /// Empty for hardware.
-    kind: String,
-    /// The index of the bridge or of another interface that takes its packets.
-    master: Option<u32>,
-}
 
 /// The interfaces that a route leads to, other than those that each interface has by itself.
 #[derive(Debug, Default)]
@@ -226,7 +203,7 @@ impl Routed {
 
 /// Scans the node's interfaces. No pod is behind an uplink.
 pub(super) fn scan(uplinks: &[String]) -> Spoofed {
-    match links() {
+    match links::list() {
         Ok(links) => {
             let table = |path| fs::read_to_string(path).unwrap_or_default();
             judge(&links, uplinks, &routed(&table(ROUTES), &table(ROUTES_V6)))
@@ -273,34 +250,6 @@ fn versions(links: &[Link], uplinks: &[String], routed: &Routed) -> Vec<Version>
     if used.is_empty() { all } else { used }
 }
 
-fn links() -> io::Result<Vec<Link>> {
-    let any = [0; MESSAGE];
-    Ok(ask(RTM_GETLINK, NLM_F_DUMP, &any)?.iter().filter_map(|message| read(message)).collect())
-}
-
-/// Reads an `ifinfomsg` and its attributes.
-fn read(message: &[u8]) -> Option<Link> {
-    let (index, flags) = (number(message, 4)?, number(message, 8)?);
-    let (mut name, mut kind, mut master) = (None, String::new(), None);
-    for (attribute, value) in attributes(message.get(MESSAGE..)?) {
-        match attribute {
-            IFLA_IFNAME => name = text(value),
-            IFLA_MASTER => master = number(value, 0),
-            IFLA_LINKINFO => {
-                let found = attributes(value).find(|(attribute, _)| *attribute == IFLA_INFO_KIND);
-                kind = found.and_then(|(_, value)| text(value)).unwrap_or_default();
-            }
-            _ => {}
-        }
-    }
-    Some(Link { index, name: name?, is_up: flags & IFF_UP != 0, kind, master })
-}
-
-/// A text that may end with a zero.
-fn text(value: &[u8]) -> Option<String> {
-    std::str::from_utf8(value).ok().map(|text| text.trim_end_matches('\0').to_owned())
-}
-
 /// Reads the tables of routes.
 fn routed(v4: &str, v6: &str) -> Routed {
     let v4 = v4.lines().skip(1).filter_map(|line| {
@@ -324,7 +273,7 @@ mod tests {
     use super::*;
 
     fn link(index: u32, name: &str, kind: &str, master: Option<u32>) -> Link {
-        Link { index, name: name.to_owned(), is_up: true, kind: kind.to_owned(), master }
+        Link { index, name: name.to_owned(), is_up: true, kind: kind.to_owned(), master, leads_elsewhere: false }
     }
 
     fn names(names: &[&str]) -> HashSet<String> {

@@ -9,6 +9,7 @@ mod fib_trie;
 mod host_proc;
 mod if_inet6;
 mod known;
+mod leads;
 mod object;
 pub mod owners;
 mod pod;

@@ -67,6 +67,13 @@ pub struct Owner {
     pub began: BootTime,
 }
 
+impl Owner {
+    /// Its sandbox, if the kernel shows that this has the address.
+    pub fn sandbox(&self) -> Option<Sandbox> {
+        (self.by == Witness::Kernel).then_some(Sandbox { uid: self.pod.uid, began: self.began })
+    }
+}
+
 /// The source that says which pod has an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, strum::Display)]
 #[strum(serialize_all = "lowercase")]

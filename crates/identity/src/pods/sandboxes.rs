@@ -12,6 +12,7 @@ use smallvec::SmallVec;
 
 use super::PodUid;
 use super::host_proc::{HostProc, ProcError, Process, unless_ended};
+use super::leads::{self, Leads};
 use super::scanner::{Age, SETTLED, Scanner, time_of};
 use base::clock::BootTime;
 
@@ -34,6 +35,7 @@ pub struct Sandboxes {
     scanner: Mutex<Scanner>,
     /// Never locked while a file is read.
     table: Mutex<Table>,
+    leads: Leads,
 }
 
 /// The network of a pod.
@@ -44,6 +46,14 @@ pub struct Sandbox {
     /// connection that was accepted earlier is not this pod's. One that was accepted in the same tick may be this pod's
     /// or an earlier one's.
     pub began: BootTime,
+}
+
+impl Sandbox {
+    /// Whether a connection that was accepted at this moment was opened when this sandbox had its network, however long it waited to
+    /// be accepted.
+    pub fn is_settled(self, accepted: BootTime) -> bool {
+        accepted.since(self.began) >= SETTLED
+    }
 }
 
 /// The state of a pod's anchor.
@@ -196,9 +206,18 @@ impl Table {
 impl Sandboxes {
     /// Opens the node's `/proc`. Sandboxes are found by the first scan.
     pub fn open(proc: &Path) -> Result<Self, ProcError> {
+        Self::with(proc, Leads::new(leads::is_veth_of_another_network))
+    }
+
+    fn with(proc: &Path, leads: Leads) -> Result<Self, ProcError> {
         let proc = HostProc::open(proc)?;
         let node = proc.nodes_addresses().unwrap_or_default();
-        Ok(Self { proc, scanner: Mutex::default(), table: Mutex::new(Table { node, ..Table::default() }) })
+        Ok(Self { proc, scanner: Mutex::default(), table: Mutex::new(Table { node, ..Table::default() }), leads })
+    }
+
+    /// The pods that the node's interfaces lead to.
+    pub fn leads(&self) -> &Leads {
+        &self.leads
     }
 
     /// Finds new sandboxes, new addresses, and sandboxes that are gone. Reads only processes that are new since the

@@ -58,6 +58,8 @@ pub struct Server<N> {
     pub connections: Arc<Connections>,
     /// Signals when to stop.
     pub drain: Drain,
+    /// Whether the interface that each connection came in by is read. It takes three system calls.
+    pub reads_interfaces: bool,
     /// Where the bodies of POSTs are received. `None` if no request has a use for them.
     pub bodies: Option<Arc<Bodies>>,
 }
@@ -119,6 +121,8 @@ where
             stream.close_by_reset(true);
             return;
         };
+        // After the admission: a newcomer that is reset costs little.
+        let arrival = if self.reads_interfaces { arrival.with_interface(&stream) } else { arrival };
         let (number, turns) = (place.number(), Arc::clone(&self.connections.turns));
         let taker = Taker::Client(arrival.addr());
         let connection = Connection {

@@ -1,6 +1,11 @@
 //! [`Arrival`]: source and time of a connection.
 
 use std::net::{IpAddr, SocketAddr};
+use std::num::NonZeroU32;
+use std::os::fd::AsFd;
+
+use nix::sys::socket::sockopt::{Ipv4PacketInfo, Ipv6RecvPacketInfo};
+use nix::sys::socket::{getsockopt, setsockopt};
 
 use base::clock::BootTime;
 
@@ -11,16 +16,94 @@ pub struct Arrival {
     pub peer: SocketAddr,
     /// When the connection was accepted. Its client opened it earlier.
     pub accepted: BootTime,
+    /// The index of the interface that the last packet of its handshake came in by, if it was read.
+    pub interface: Option<NonZeroU32>,
 }
 
 impl Arrival {
     /// A connection that is accepted now.
     pub fn now(peer: SocketAddr) -> Self {
-        Self { peer, accepted: BootTime::now() }
+        Self { peer, accepted: BootTime::now(), interface: None }
+    }
+
+    /// The same, with its interface.
+    #[must_use]
+    pub fn with_interface(self, connection: &impl AsFd) -> Self {
+        let interface = match self.peer {
+            SocketAddr::V4(_) => v4::interface(connection),
+            SocketAddr::V6(_) => v6::interface(connection),
+        };
+        Self { interface: interface.ok().and_then(NonZeroU32::new), ..self }
     }
 
     /// The client's IP address. An IPv4-mapped IPv6 address is IPv4.
     pub fn addr(&self) -> IpAddr {
         self.peer.ip().to_canonical()
+    }
+}
+
+/// `IP_PKTOPTIONS` of ip(7): on a stream, the kernel answers with what it kept of the handshake.
+#[allow(unreachable_pub, reason = "the macro makes a public type")]
+mod v4 {
+    use super::{AsFd, Ipv4PacketInfo, getsockopt, setsockopt};
+    use nix::{getsockopt_impl, libc, sockopt_impl};
+
+    /// A control message.
+    #[derive(Clone, Copy)]
+    #[repr(C)]
+    pub struct Message {
+        header: libc::cmsghdr,
+        info: libc::in_pktinfo,
+    }
+
+    sockopt_impl!(PacketOptions, GetOnly, libc::IPPROTO_IP, libc::IP_PKTOPTIONS, Message);
+
+    pub(super) fn interface(connection: &impl AsFd) -> nix::Result<u32> {
+        setsockopt(connection, Ipv4PacketInfo, &true)?;
+        Ok(getsockopt(connection, PacketOptions)?.info.ipi_ifindex.cast_unsigned())
+    }
+}
+
+/// `IPV6_2292PKTOPTIONS`, the same for IPv6.
+#[allow(unreachable_pub, reason = "the macro makes a public type")]
+mod v6 {
+    use super::{AsFd, Ipv6RecvPacketInfo, getsockopt, setsockopt};
+    use nix::{getsockopt_impl, libc, sockopt_impl};
+
+    /// A control message.
+    #[derive(Clone, Copy)]
+    #[repr(C)]
+    pub struct Message {
+        header: libc::cmsghdr,
+        info: libc::in6_pktinfo,
+    }
+
+    sockopt_impl!(PacketOptions, GetOnly, libc::IPPROTO_IPV6, libc::IPV6_2292PKTOPTIONS, Message);
+
+    pub(super) fn interface(connection: &impl AsFd) -> nix::Result<u32> {
+        setsockopt(connection, Ipv6RecvPacketInfo, &true)?;
+        let message = getsockopt(connection, PacketOptions);
+        // Else the kernel would keep a copy of each packet that comes.
+        setsockopt(connection, Ipv6RecvPacketInfo, &false)?;
+        Ok(message?.info.ipi6_ifindex)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{TcpListener, TcpStream};
+
+    use super::*;
+
+    #[test]
+    fn a_connection_over_loopback_came_in_by_lo() {
+        for address in ["127.0.0.1:0", "[::1]:0"] {
+            let listener = TcpListener::bind(address).expect("loopback");
+            let _client = TcpStream::connect(listener.local_addr().expect("bound")).expect("it listens");
+            let (connection, peer) = listener.accept().expect("a client");
+            let arrival = Arrival::now(peer);
+            assert_eq!(arrival.interface, None);
+            assert_eq!(arrival.with_interface(&connection).interface, NonZeroU32::new(1), "{address}");
+        }
     }
 }

@@ -125,9 +125,9 @@ impl FakeProc {
         &self.dir
     }
 
-    /// Opens it as the node's `/proc`.
+    /// Opens it as the node's `/proc`. Each interface leads to one pod.
     pub fn open(&self) -> Sandboxes {
-        Sandboxes::open(&self.dir).expect("a /proc")
+        Sandboxes::with(&self.dir, super::Leads::new(|_| true)).expect("a /proc")
     }
 }
 

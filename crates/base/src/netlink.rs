@@ -5,8 +5,8 @@ use std::io;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socket_with};
 
 /// From `linux/netlink.h`.
-pub(super) const NLM_F_ACK: u16 = 0x4;
-pub(super) const NLM_F_DUMP: u16 = 0x300;
+pub const NLM_F_ACK: u16 = 0x4;
+pub const NLM_F_DUMP: u16 = 0x300;
 const NLM_F_REQUEST: u16 = 0x1;
 const NLMSG_ERROR: u16 = 2;
 const NLMSG_DONE: u16 = 3;
@@ -15,10 +15,10 @@ const NLA_TYPE_MASK: u16 = 0x3fff;
 
 /// Lengths of `nlmsghdr` and `rtattr`.
 const HEADER: usize = 16;
-pub(super) const ATTRIBUTE: usize = 4;
+pub const ATTRIBUTE: usize = 4;
 
 /// Sends a request to the kernel, and returns the messages of its response.
-pub(super) fn ask(kind: u16, flags: u16, request: &[u8]) -> io::Result<Vec<Vec<u8>>> {
+pub fn ask(kind: u16, flags: u16, request: &[u8]) -> io::Result<Vec<Vec<u8>>> {
     let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, None)?;
     let mut message = Vec::new();
     message.extend(u32::try_from(HEADER + request.len()).expect("a few bytes").to_ne_bytes());
@@ -52,7 +52,7 @@ pub(super) fn ask(kind: u16, flags: u16, request: &[u8]) -> io::Result<Vec<Vec<u
 }
 
 /// The attributes, as kind and value, up to the first that is not whole.
-pub(super) fn attributes(mut rest: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+pub fn attributes(mut rest: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     std::iter::from_fn(move || {
         let (kind, value) = next(&mut rest, ATTRIBUTE, |header| {
             let half = |at: usize| header.get(at..at + 2)?.try_into().ok().map(u16::from_ne_bytes);
@@ -75,6 +75,6 @@ fn next<'a>(
     Some((kind, body))
 }
 
-pub(super) fn number(bytes: &[u8], at: usize) -> Option<u32> {
+pub fn number(bytes: &[u8], at: usize) -> Option<u32> {
     bytes.get(at..at + 4)?.try_into().ok().map(u32::from_ne_bytes)
 }

@@ -1,0 +1,64 @@
+//! Interfaces that lead to one pod: a known pod's new connection needs no scan.
+
+use super::*;
+
+const UNKNOWN: Result<Sender, Outdated> = Ok((Principal::Unknown, None));
+
+/// A node with a pod, whose interface 7 is known from its first connection.
+async fn node_with_pod() -> (Node, Pod) {
+    let (node, one) = (Node::new(Attest::Prefer), pod(1, "a", "app"));
+    node.run(100, &one, ADDR);
+    let first = node.connect_by(7, ADDR).await;
+    assert_eq!(first.sender(), UNKNOWN);
+    assert_eq!(node.sender(&first).await.as_ref().map(name), Ok("p1"));
+    (node, one)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_connection_by_a_known_pods_interface_needs_no_scan() {
+    let (node, _) = node_with_pod().await;
+    assert_eq!(node.connect_by(7, ADDR).await.sender().as_ref().map(name), Ok("p1"));
+    for other in [node.connect_by(8, ADDR).await, node.connect_by(0, ADDR).await, node.connect_by(7, "10.8.0.6").await]
+    {
+        assert_eq!(other.sender(), UNKNOWN);
+    }
+    node.proc.end(100);
+    assert_eq!(node.connect_by(7, ADDR).await.sender(), UNKNOWN);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_heir_that_no_scan_has_shown_is_not_taken_for_the_pod_that_keeps_the_address() {
+    let (node, _) = node_with_pod().await;
+    let heir = pod(2, "b", "other");
+    node.run(101, &heir, ADDR);
+    let connection = node.connect_by(8, ADDR).await;
+    assert_eq!(connection.sender(), UNKNOWN);
+    let answer = connection.wait().await.expect("not outdated");
+    assert_eq!(answer.map_err(|refused| refused.why), Err(Missing::Decision { claims: 2 }));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_interface_that_two_pods_come_by_is_none_of_theirs() {
+    let (node, _) = node_with_pod().await;
+    node.run(101, &pod(2, "b", "other"), "10.8.0.6");
+    assert_eq!(node.sender(&*node.connect_by(7, "10.8.0.6").await).await.as_ref().map(name), Ok("p2"));
+    for addr in [ADDR, "10.8.0.6"] {
+        assert_eq!(node.connect_by(7, addr).await.sender(), UNKNOWN);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_interface_is_learned_once_its_pod_has_run_for_some_seconds() {
+    let (node, young) = (Node::new(Attest::Prefer), pod(1, "a", "app"));
+    // 10 ms each.
+    let ticks = BootTime::now().as_nanos() / 10_000_000;
+    node.start_at(ticks - 100, 100, &young, ADDR);
+    node.identity.pods.apply(young);
+    let learns = async || {
+        assert_eq!(node.sender(&*node.connect_by(7, ADDR).await).await.as_ref().map(name), Ok("p1"));
+        node.connect_by(7, ADDR).await.sender() != UNKNOWN
+    };
+    assert!(!learns().await, "its first connection may be older than it");
+    sleep(Duration::from_secs(10)).await;
+    assert!(learns().await);
+}

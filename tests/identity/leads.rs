@@ -1,0 +1,83 @@
+//! New connections of known pods: by an interface of the pod's own they need no scan, and behind a bridge each needs one.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::fleet::metric;
+use crate::kube::pause;
+use crate::operators::PAGES;
+use crate::pod::{Pod, Told};
+use crate::rights::eventually;
+use crate::sandbox::Address;
+use crate::support::needs::{Test, tests};
+use crate::world::World;
+
+pub const TESTS: &[Test] =
+    tests![a_known_pods_new_connection_needs_no_scan, behind_a_bridge_each_new_connection_needs_a_scan,];
+
+/// Number of connections of each pod that are counted.
+const CONNECTIONS: u64 = 5;
+
+/// Longer than a pod must have run, in the proxy.
+const SETTLED: Duration = Duration::from_secs(11);
+
+/// Longer than scans rest if nobody waits for one.
+const REST: Duration = Duration::from_millis(300);
+
+/// This number of pods run for a while, and then open connections one after the other. Returns the number of scans
+/// meanwhile. `plug`: a shell script that changes the node's network first, for each pod.
+fn scans(number: u8, plug: impl Fn(&World, u8) -> String) -> u64 {
+    let world = World::new();
+    let mut api = world.server.admin();
+    api.create_account("team-0", "app-0");
+    let _proxy = world.proxy(&[]);
+    let pods: Vec<Arc<Pod>> =
+        (0..number).map(|number| world.pod(&mut api, &format!("pod-{number}"), world.address(number))).collect();
+    (0..number).for_each(|pod| drop(world.node.namespace.sh(&plug(&world, pod))));
+    for pod in &pods {
+        eventually(|| match pod.get("/whoami") {
+            asked if asked.status == 200 => Ok(()),
+            asked => Err(asked.text),
+        });
+    }
+    pause(SETTLED);
+    let ask = || {
+        for pod in &pods {
+            pause(REST);
+            let told = pod.inside(|pod| pod.ask(&mut pod.connect().expect("the proxy listens")));
+            assert!(matches!(told, Told::Itself), "{pod}: {told:?}");
+        }
+    };
+    let scans = || {
+        let metrics = world.node.namespace.curl(&format!("{PAGES}/metrics")).text;
+        metric(&metrics, "metadata_proxy_identity_scan_duration_seconds_count", "")
+    };
+    ask();
+    let before = scans();
+    (0..CONNECTIONS).for_each(|_| ask());
+    let scans = scans() - before;
+    println!("{scans} scans for {} connections", CONNECTIONS * u64::from(number));
+    scans
+}
+
+fn a_known_pods_new_connection_needs_no_scan() {
+    assert_eq!(scans(3, |_, _| String::new()), 0);
+}
+
+fn behind_a_bridge_each_new_connection_needs_a_scan() {
+    let plug = |world: &World, number| {
+        let (Address { v4, v6 }, node) = (world.address(number), world.node.network.node().v6);
+        format!(
+            "[ -e /proc/sys/net/ipv4/conf/cni0 ] || ip link add cni0 type bridge
+             ip link set cni0 up
+             ip addr replace {node}/128 dev cni0 nodad
+             ip addr del {node}/128 dev pod{number}
+             ip route replace {v4} dev cni0
+             ip route del {v6} dev pod{number}
+             ip route add {v6} dev cni0
+             ip link set pod{number} master cni0"
+        )
+    };
+    // One pod alone: no second one shows that the interface is shared.
+    assert!(scans(1, plug) >= CONNECTIONS);
+}
