@@ -16,11 +16,15 @@ async fn node_with_pod() -> (Node, Pod) {
 
 #[tokio::test(start_paused = true)]
 async fn a_connection_by_a_known_pods_interface_needs_no_scan() {
+    const OTHER: &str = "10.8.0.6";
     let (node, _) = node_with_pod().await;
+    node.run(101, &pod(2, "b", "other"), OTHER);
+    assert_eq!(node.sender(&*node.connect_by(8, OTHER).await).await.as_ref().map(name), Ok("p2"));
     assert_eq!(node.connect_by(7, ADDR).await.sender().as_ref().map(name), Ok("p1"));
-    for other in [node.connect_by(8, ADDR).await, node.connect_by(0, ADDR).await, node.connect_by(7, "10.8.0.6").await]
-    {
-        assert_eq!(other.sender(), UNKNOWN);
+    assert_eq!(node.connect_by(8, OTHER).await.sender().as_ref().map(name), Ok("p2"));
+    // By the other's interface, by none that is known, and by none.
+    for other in [(8, ADDR), (7, OTHER), (9, ADDR), (0, ADDR)] {
+        assert_eq!(node.connect_by(other.0, other.1).await.sender(), UNKNOWN, "{other:?}");
     }
     node.proc.end(100);
     assert_eq!(node.connect_by(7, ADDR).await.sender(), UNKNOWN);
