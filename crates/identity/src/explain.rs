@@ -129,7 +129,7 @@ impl Identity {
             return Taken::Node;
         }
         // `look_up` would also reset connections of an earlier owner: a query must not change anything.
-        match self.owner(arrival) {
+        match self.owner(arrival, None) {
             Ok(Owner { pod, by, .. }) => Taken::Pod {
                 pod: format!("{}/{}", pod.namespace, pod.name),
                 account: pod.account.to_string(),

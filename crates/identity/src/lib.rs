@@ -42,7 +42,7 @@ use parking_lot::Mutex;
 use serde::Serialize;
 
 use crate::pods::owners::{self, Attest, Evidence, NoOwner, Owner};
-use crate::pods::{Pod, Pods, Sandboxes, Scans};
+use crate::pods::{Pod, Pods, Sandbox, Sandboxes, Scans};
 use crate::workloads::Workloads;
 use base::clock::BootTime;
 use base::hook::Hook;
@@ -181,7 +181,7 @@ impl Identity {
         if !is_scanned && lead.is_none() {
             return Err(Missing::Scan.into());
         }
-        match self.owner(arrival) {
+        match self.owner(arrival, lead) {
             Ok(owner) if !is_scanned && lead != owner.sandbox() => Err(Missing::Scan.into()),
             Ok(owner) => {
                 let sandbox = owner.sandbox().filter(|sandbox| sandbox.is_settled(arrival.accepted));
@@ -199,8 +199,8 @@ impl Identity {
     }
 
     /// The owner of a connection's address, as of the last scan. It is the connection's if the scan began after the connection
-    /// was accepted, or if the connection came in by an interface that leads to it.
-    fn owner(&self, arrival: Arrival) -> Result<Owner, NoOwner> {
+    /// was accepted, or if it is `lead`, to which the connection's interface leads.
+    fn owner(&self, arrival: Arrival, lead: Option<Sandbox>) -> Result<Owner, NoOwner> {
         let addr = arrival.addr();
         let (holders, reported) = (self.sandboxes().holders(addr).ok_or(Missing::Scan)?, self.pods.with_address(addr));
         // After the holders: those that have ended or lost the address since the scan are among these.
@@ -209,6 +209,7 @@ impl Identity {
         let evidence = Evidence {
             addr,
             holders: &holders,
+            lead,
             recent: &recent,
             reported: &reported,
             api_age: self.pods.age().unwrap_or(Duration::MAX),

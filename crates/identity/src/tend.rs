@@ -76,7 +76,7 @@ impl Identity {
             if !self.callers.lock().contains_key(&addr) {
                 continue;
             }
-            match self.owner(Arrival::now((addr, 0).into())) {
+            match self.owner(Arrival::now((addr, 0).into()), None) {
                 // This resets the connections of the pod that had it before.
                 Ok(owner) => drop(self.caller(addr, &owner)),
                 Err(why) => self.disown(addr, &why, began),

@@ -42,6 +42,8 @@ pub struct Evidence<'a> {
     pub addr: IpAddr,
     /// Live sandboxes that have it.
     pub holders: &'a [Sandbox],
+    /// The sandbox that the connection's interface leads to, if that is known.
+    pub lead: Option<Sandbox>,
     /// Sandboxes that have it or had it a short time ago, live or not. Without those that have given it to themselves.
     pub recent: &'a [Sandbox],
     /// Pods for which the API server reports it.
@@ -105,6 +107,10 @@ pub fn decide(
     pod: impl Fn(PodUid) -> Option<Arc<Pod>>,
     anchor: impl Fn(PodUid) -> Anchor,
 ) -> Result<Owner, NoOwner> {
+    // The connection is of this network, whoever else has its address.
+    if let Some(lead) = evidence.lead.filter(|lead| evidence.holders.contains(lead)) {
+        return by_kernel(lead, pod).map_err(|why| unless_answered(why, evidence));
+    }
     let owner = match evidence.holders {
         [] => by_api(evidence, &anchor),
         [only] => match evidence.reported {

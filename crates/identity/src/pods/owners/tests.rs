@@ -29,6 +29,8 @@ fn sandbox(number: u8) -> Sandbox {
 /// The evidence, and by default a connection that was accepted a second after the sandboxes began.
 struct Case {
     holders: &'static [u8],
+    /// The one that the connection's interface leads to.
+    lead: Option<u8>,
     /// Those that have or had it.
     recent: &'static [u8],
     /// The one that began a second before the others.
@@ -46,6 +48,7 @@ impl Default for Case {
     fn default() -> Self {
         Self {
             holders: &[],
+            lead: None,
             recent: &[],
             eldest: 0,
             reported: &[],
@@ -71,6 +74,7 @@ impl Case {
         let evidence = Evidence {
             addr: "10.8.0.5".parse().expect("an address"),
             holders: &holders,
+            lead: self.lead.map(of),
             recent: &recent,
             reported: &reported,
             api_age: self.api_age,
@@ -165,6 +169,21 @@ fn several_claims_are_decided_by_the_api_server_or_not_at_all() {
     for reported in [&[][..], &[3], &[1, 2]] {
         assert_eq!(case(reported).missing(), Missing::Decision { claims: 2 }, "{reported:?}");
     }
+}
+
+#[test]
+fn a_connection_is_of_the_network_that_its_interface_leads_to_whoever_else_has_its_address() {
+    for reported in [&[][..], &[1], &[2], &[1, 2]] {
+        for lead in [1, 2] {
+            let case =
+                Case { holders: &[1, 2], recent: &[1, 2], eldest: 1, reported, lead: Some(lead), ..Case::default() };
+            assert_eq!(case.owner(), Some((uid(lead), Witness::Kernel)), "{reported:?}");
+        }
+    }
+    let ended = Case { holders: &[2], lead: Some(1), ..Case::default() };
+    assert_eq!(ended.owner(), Some((uid(2), Witness::Kernel)), "its own sandbox has lost the address");
+    let unreported = Case { holders: &[1, 9], lead: Some(9), ..Case::default() };
+    assert_eq!(unreported.missing(), Missing::Pod { uid: uid(9).to_string() });
 }
 
 #[test]
