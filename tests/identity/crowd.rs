@@ -112,8 +112,8 @@ fn others_do_not_notice(number: usize, is_brief: bool) {
     };
     ask_all();
     pause(SETTLED);
-    // By now, the proxy learns by which interface each comes.
-    ask_all();
+    // Now the proxy learns by which interface each comes.
+    (0..2).for_each(|_| ask_all());
     let load = Load::begin(known.iter().map(|pod| (pod, ask_now_and_then)));
     let crowd = Crowd::start(&world, &hostile, number, is_brief);
     // If they live briefly, some are about to begin.

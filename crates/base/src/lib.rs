@@ -1,4 +1,4 @@
-//! The base of all other crates: the clock for token lifetimes, back-off, hooks, and the kernel's network interfaces.
+//! The base of all other crates: the clock for token lifetimes, back-off, hooks, and the kernel's network interfaces and routes.
 
 #![forbid(unsafe_code)]
 
@@ -7,3 +7,4 @@ pub mod clock;
 pub mod hook;
 pub mod links;
 pub mod netlink;
+pub mod routes;

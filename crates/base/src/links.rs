@@ -1,11 +1,19 @@
 //! [`Link`]: a network interface of this network namespace, as rtnetlink(7) shows it. Needs no capability.
 
 use std::io;
+use std::os::fd::OwnedFd;
 
-use crate::netlink::{NLM_F_ACK, NLM_F_DUMP, ask, attributes, number};
+use rustix::io::Errno;
+use rustix::net::netlink::SocketAddrNetlink;
+use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, bind, recv, socket_with};
+
+use crate::netlink::{HEADER, NLM_F_ACK, NLM_F_DUMP, ask, attributes, number};
 
 /// From `linux/rtnetlink.h`, `linux/if_link.h` and `linux/if.h`.
+const RTM_NEWLINK: u16 = 16;
+const RTM_DELLINK: u16 = 17;
 const RTM_GETLINK: u16 = 18;
+const RTMGRP_LINK: u32 = 1;
 const IFLA_IFNAME: u16 = 3;
 const IFLA_MASTER: u16 = 10;
 const IFLA_LINKINFO: u16 = 18;
@@ -20,7 +28,7 @@ const INDEX: usize = 4;
 /// A network interface.
 #[derive(Debug, PartialEq, Eq, Hash)]
 pub struct Link {
-    /// Given to one interface of a network namespace only, and not again when that is gone.
+    /// Unlike others in this network namespace. When the interface is gone, the next one may get it.
     pub index: u32,
     /// The name, such as `eth0`.
     pub name: String,
@@ -45,6 +53,53 @@ pub fn of_index(index: u32) -> io::Result<Link> {
     request[INDEX..INDEX + 4].copy_from_slice(&index.to_ne_bytes());
     let messages = ask(RTM_GETLINK, NLM_F_ACK, &request)?;
     messages.iter().find_map(|message| read(message)).ok_or_else(|| io::ErrorKind::InvalidData.into())
+}
+
+/// Subscription to changes of interfaces.
+#[derive(Debug)]
+pub struct Changes(OwnedFd);
+
+/// A change of an interface.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Change {
+    /// The interface with this index was added, or changed.
+    New(u32),
+    /// The interface with this index is gone. The kernel says so before it gives another one the index.
+    Gone(u32),
+}
+
+/// Changes were lost, because too many came.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Lost;
+
+impl Changes {
+    /// Subscribes to the changes from now on.
+    pub fn subscribe() -> io::Result<Self> {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, None)?;
+        bind(&socket, &SocketAddrNetlink::new(0, RTMGRP_LINK))?;
+        Ok(Self(socket))
+    }
+
+    /// The next change that has happened. Never waits.
+    pub fn next(&self) -> Result<Option<Change>, Lost> {
+        // The rest of a message is not needed.
+        let mut message = [0; HEADER + MESSAGE];
+        loop {
+            match recv(&self.0, &mut message[..], RecvFlags::empty()) {
+                Ok(_) => {}
+                Err(Errno::AGAIN) => return Ok(None),
+                Err(Errno::INTR) => continue,
+                Err(_) => return Err(Lost),
+            }
+            let index = number(&message, HEADER + INDEX).unwrap_or_default();
+            match u16::from_ne_bytes([message[4], message[5]]) {
+                RTM_NEWLINK => return Ok(Some(Change::New(index))),
+                RTM_DELLINK => return Ok(Some(Change::Gone(index))),
+                _ => {}
+            }
+        }
+    }
 }
 
 /// Reads an `ifinfomsg` and its attributes.
@@ -74,6 +129,12 @@ fn text(value: &[u8]) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn without_a_change_nothing_is_reported() {
+        let changes = Changes::subscribe().expect("anybody may");
+        assert_eq!(changes.next(), Ok(None));
+    }
 
     #[test]
     fn loopback_is_an_interface_that_leads_nowhere_else() {

@@ -14,7 +14,7 @@ const NLMSG_DONE: u16 = 3;
 const NLA_TYPE_MASK: u16 = 0x3fff;
 
 /// Lengths of `nlmsghdr` and `rtattr`.
-const HEADER: usize = 16;
+pub(crate) const HEADER: usize = 16;
 pub const ATTRIBUTE: usize = 4;
 
 /// Sends a request to the kernel, and returns the messages of its response.

@@ -184,9 +184,8 @@ impl Identity {
         match self.owner(arrival, lead) {
             Ok(owner) if !is_scanned && lead != owner.sandbox() => Err(Missing::Scan.into()),
             Ok(owner) => {
-                let sandbox = owner.sandbox().filter(|sandbox| sandbox.is_settled(arrival.accepted));
-                if let (Some(interface), Some(sandbox)) = (arrival.interface, sandbox) {
-                    self.sandboxes().leads().learn(interface, sandbox);
+                if let (Some(interface), Some(sandbox), true) = (arrival.interface, owner.sandbox(), is_scanned) {
+                    self.sandboxes().leads().learn(interface, sandbox, arrival.accepted);
                 }
                 Ok(self.caller(addr, &owner))
             }

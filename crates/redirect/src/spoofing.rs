@@ -12,12 +12,12 @@
 //! the same cause ([`Decision`]), and until then the rules of either decision count as installed.
 
 use std::collections::HashSet;
-use std::{fmt, fs};
+use std::fmt;
 
 use strum::Display;
 
-use super::uplinks::{ROUTES, ROUTES_V6};
 use base::links::{self, Link};
+use base::routes::{self, Route};
 
 /// Whether to drop packets that arrive on an interface other than the one that routes to their source.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Display)]
@@ -182,9 +182,6 @@ impl Decision {
     }
 }
 
-/// Flags of routes that lead to the node itself or nowhere: `RTF_LOCAL`, `RTF_ANYCAST`, `RTF_REJECT`.
-const NO_PODS: u32 = 0x8010_0200;
-
 /// The interfaces that a route leads to, other than those that each interface has by itself.
 #[derive(Debug, Default)]
 struct Routed {
@@ -204,10 +201,7 @@ impl Routed {
 /// Scans the node's interfaces. No pod is behind an uplink.
 pub(super) fn scan(uplinks: &[String]) -> Spoofed {
     match links::list() {
-        Ok(links) => {
-            let table = |path| fs::read_to_string(path).unwrap_or_default();
-            judge(&links, uplinks, &routed(&table(ROUTES), &table(ROUTES_V6)))
-        }
+        Ok(links) => judge(&links, uplinks, &routed(routes::list().unwrap_or_default())),
         Err(error) => Spoofed::LetPass(Cause::Unknown(error.to_string())),
     }
 }
@@ -250,27 +244,17 @@ fn versions(links: &[Link], uplinks: &[String], routed: &Routed) -> Vec<Version>
     if used.is_empty() { all } else { used }
 }
 
-/// Reads the tables of routes.
-fn routed(v4: &str, v6: &str) -> Routed {
-    let v4 = v4.lines().skip(1).filter_map(|line| {
-        let fields: Vec<&str> = line.split_whitespace().collect();
-        let flags = u32::from_str_radix(fields.get(3)?, 16).ok()?;
-        (flags & NO_PODS == 0).then(|| fields[0].to_owned())
-    });
-    let v6 = v6.lines().filter_map(|line| {
-        let fields: Vec<&str> = line.split_whitespace().collect();
-        let [to, .., flags, interface] = fields[..] else { return None };
-        let flags = u32::from_str_radix(flags, 16).ok()?;
-        // Link-local addresses and multicast.
-        let is_own = to.starts_with("fe8") || to.starts_with("ff");
-        (flags & NO_PODS == 0 && !is_own).then(|| interface.to_owned())
-    });
-    Routed { v4: v4.collect(), v6: v6.collect() }
+fn routed(routes: Vec<Route>) -> Routed {
+    let (v4, v6): (Vec<_>, Vec<_>) =
+        routes.into_iter().filter(Route::leads_elsewhere).partition(|route| route.to.is_ipv4());
+    let names = |routes: Vec<Route>| routes.into_iter().map(|route| route.interface).collect();
+    Routed { v4: names(v4), v6: names(v6) }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use base::routes::{parse_v4, parse_v6};
 
     fn link(index: u32, name: &str, kind: &str, master: Option<u32>) -> Link {
         Link { index, name: name.to_owned(), is_up: true, kind: kind.to_owned(), master, leads_elsewhere: false }
@@ -400,7 +384,8 @@ mod tests {
 
     #[test]
     fn routes_that_each_interface_has_lead_to_no_pod() {
-        let v4 = "Iface\tDestination\tGateway\tFlags\tRefCnt\nens4\t00000000\t0100800A\t0003\t0\ncali1\t0201080A\t00000000\t0005\t0\n";
+        let v4 =
+            "ens4\t00000000\t0100800A\t0003\t0\t0\t0\t00000000\ncali1\t0201080A\t00000000\t0005\t0\t0\t0\tFFFFFFFF\n";
         let none = "00000000000000000000000000000000";
         let v6 = |to: &str, flags: &str, interface: &str| {
             format!("{to} 40 {none} 00 {none} 00000100 00000001 00000000 {flags} {interface}\n")
@@ -412,7 +397,7 @@ mod tests {
             v6(pod, "80200001", "lxc1"),
             v6(pod, "00000001", "cali2"),
         ];
-        let found = routed(v4, &table.concat());
+        let found = routed([parse_v4(v4), parse_v6(&table.concat())].concat());
         assert_eq!((found.v4, found.v6), (names(&["ens4", "cali1"]), names(&["cali2"])));
     }
 }

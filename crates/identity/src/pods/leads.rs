@@ -1,128 +1,317 @@
 //! [`Leads`]: the pods that the node's interfaces lead to.
 //!
 //! On most nodes each pod has a veth of its own: one end is in the pod's network, the other in the node's. The kernel keeps
-//! with each connection by which interface the last packet of its handshake came in. Who sent that packet had read the one
+//! with each connection by which interface the last packet of its handshake came in. Whoever sent that packet had read the one
 //! before it, so the connection is of the network at the other end, whatever address it claims and whoever has begun since
 //! the last scan.
 //!
-//! Which pod is at the other end is learned from a connection that a scan has attributed, once the pod has run for some seconds:
-//! before, the connection may be of the pod that had its address before, and have waited to be accepted. It stays so: an index is not given to
-//! another interface, and the end in the pod's network goes with that network. An interface that several pods are behind, such
-//! as a bridge, leads to none.
+//! Which pod is at the other end is learned from a connection that a scan has attributed, once the pod has run for some
+//! seconds: before, the connection may be of the pod that had its address before, and have waited to be accepted. A lead ends
+//! when the kernel reports that its interface has changed or is gone, which it does before another interface gets the index.
+//! An interface that several pods may be behind, such as a bridge, leads to none.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::fs;
 use std::num::NonZeroU32;
 
 use parking_lot::Mutex;
 
 use super::sandboxes::Sandbox;
-use base::links;
+use super::scanner::SETTLED;
+use base::clock::BootTime;
+use base::links::{self, Change, Changes, Lost};
+use base::routes::{self, Route};
 
-/// Maximum number of interfaces that are remembered. Beyond it, all are learned again.
+/// Maximum number of interfaces that are remembered. Beyond it, all are learned again, except that those which have been gone for
+/// long are forgotten first.
 const MAX_INTERFACES: usize = 1024;
+
+/// Bits of the sysctl `tcp_fastopen`: servers accept data with the first packet, even those that did not ask for it.
+const FAST_OPEN_OF_SERVERS: u32 = 0x402;
+
+/// Bit of the sysctl `flowlabel_reflect`: the kernel keeps the first packet of a handshake.
+const REFLECTS: u32 = 1;
 
 /// The pods that the node's interfaces lead to.
 #[derive(Debug)]
 pub struct Leads {
-    leads: Mutex<HashMap<NonZeroU32, Lead>>,
-    /// Whether an interface can lead to one pod's network only.
-    is_of_one: fn(NonZeroU32) -> bool,
+    state: Mutex<State>,
+    /// `None` if the kernel cannot be asked: then no interface leads anywhere.
+    kernel: Option<Kernel>,
 }
 
-/// What an interface leads to.
+#[derive(Debug)]
+struct State {
+    interfaces: HashMap<NonZeroU32, Interface>,
+    /// Interfaces that are not remembered may have been gone until this moment.
+    began: BootTime,
+    /// Whether the kernel keeps the interface of a handshake's last packet, and no other.
+    is_trusted: bool,
+}
+
+/// What is known of an interface.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Lead {
-    /// The network of this pod.
+enum Interface {
+    /// A connection of this pod came in by it. Whether those of others can is not known yet.
+    By(Sandbox),
+    /// It leads to the network of this pod.
     To(Sandbox),
-    /// Several pods, perhaps.
+    /// Several pods may be behind it.
     Shared,
+    /// The interface with this index was gone at this moment at the latest.
+    Gone(BootTime),
+}
+
+/// The node's interfaces, as the kernel reports them.
+#[derive(Debug)]
+struct Kernel {
+    /// `None` in tests.
+    changes: Option<Changes>,
+    /// Whether only one pod can be behind an interface. May block for a while.
+    is_of_one: fn(NonZeroU32) -> bool,
+    /// [`State::is_trusted`].
+    is_trusted: fn() -> bool,
 }
 
 impl Leads {
-    /// `is_of_one`: whether an interface can lead to one pod's network only.
-    pub(super) fn new(is_of_one: fn(NonZeroU32) -> bool) -> Self {
-        Self { leads: Mutex::default(), is_of_one }
+    /// Those of this network namespace.
+    pub(super) fn of_node() -> Self {
+        let kernel = |changes| Kernel { changes: Some(changes), is_of_one, is_trusted };
+        let kernel = Changes::subscribe().ok().map(kernel);
+        Self { state: Mutex::new(State::new(BootTime::now())), kernel }
+    }
+
+    /// Only one pod is behind each interface for which this says so.
+    #[cfg(any(test, feature = "test-util"))]
+    pub(super) fn fake(is_of_one: fn(NonZeroU32) -> bool) -> Self {
+        let kernel = Kernel { changes: None, is_of_one, is_trusted: || true };
+        Self { state: Mutex::new(State::new(BootTime::from_nanos(0))), kernel: Some(kernel) }
     }
 
     /// The pod that an interface leads to.
     pub fn to(&self, interface: NonZeroU32) -> Option<Sandbox> {
-        match self.leads.lock().get(&interface)? {
-            Lead::To(sandbox) => Some(*sandbox),
-            Lead::Shared => None,
+        let state = &mut *self.state.lock();
+        self.kernel.as_ref()?.update(state);
+        match state.interfaces.get(&interface)? {
+            Interface::To(sandbox) if state.is_trusted => Some(*sandbox),
+            _ => None,
         }
     }
 
     /// Learns that a connection of this pod came in by an interface. `sandbox`: by a scan that began after the connection was
-    /// accepted.
-    pub fn learn(&self, interface: NonZeroU32, sandbox: Sandbox) {
-        let mut leads = self.leads.lock();
-        if leads.len() >= MAX_INTERFACES && !leads.contains_key(&interface) {
-            *leads = HashMap::new();
+    /// accepted. Takes effect with the next scan.
+    pub fn learn(&self, interface: NonZeroU32, sandbox: Sandbox, accepted: BootTime) {
+        // An older connection may be of another pod, or have come by another interface.
+        let is_settled = |since: BootTime| accepted.since(since) >= SETTLED;
+        let Some(kernel) = self.kernel.as_ref().filter(|_| is_settled(sandbox.began)) else { return };
+        let state = &mut *self.state.lock();
+        kernel.update(state);
+        state.make_room(interface);
+        if !is_settled(state.began) {
+            return;
         }
-        match leads.entry(interface) {
-            Entry::Vacant(lead) => {
-                lead.insert(if (self.is_of_one)(interface) { Lead::To(sandbox) } else { Lead::Shared });
+        match state.interfaces.entry(interface) {
+            Entry::Vacant(vacant) => {
+                vacant.insert(Interface::By(sandbox));
             }
-            Entry::Occupied(mut lead) if *lead.get() != Lead::To(sandbox) => {
-                lead.insert(Lead::Shared);
+            Entry::Occupied(mut known) => match *known.get() {
+                Interface::Gone(noticed) if is_settled(noticed) => {
+                    known.insert(Interface::By(sandbox));
+                }
+                Interface::By(other) | Interface::To(other) if other != sandbox => {
+                    known.insert(Interface::Shared);
+                }
+                Interface::By(_) | Interface::To(_) | Interface::Shared | Interface::Gone(_) => {}
+            },
+        }
+    }
+
+    /// Finds out behind which interfaces only one pod can be. Blocks while interfaces are added or removed.
+    pub(super) fn check(&self) {
+        let Some(kernel) = &self.kernel else { return };
+        let is_trusted = (kernel.is_trusted)();
+        let new: Vec<_> = {
+            let state = &mut *self.state.lock();
+            state.is_trusted = is_trusted;
+            kernel.update(state);
+            let new = |(interface, known): (&NonZeroU32, &Interface)| match known {
+                Interface::By(sandbox) => Some((*interface, *sandbox)),
+                _ => None,
+            };
+            state.interfaces.iter().filter_map(new).collect()
+        };
+        for (interface, sandbox) in new {
+            let is_of_one = (kernel.is_of_one)(interface);
+            let state = &mut *self.state.lock();
+            kernel.update(state);
+            // Unless it has changed meanwhile.
+            if let Some(known) = state.interfaces.get_mut(&interface)
+                && *known == Interface::By(sandbox)
+            {
+                *known = if is_of_one { Interface::To(sandbox) } else { Interface::Shared };
             }
-            Entry::Occupied(_) => {}
         }
     }
 }
 
-/// Whether it is a veth whose other end is in another network, and no bridge takes its packets.
-pub(super) fn is_veth_of_another_network(interface: NonZeroU32) -> bool {
-    links::of_index(interface.get())
-        .is_ok_and(|link| link.kind == "veth" && link.master.is_none() && link.leads_elsewhere)
+impl Kernel {
+    /// Forgets what is known of interfaces that have changed or are gone.
+    fn update(&self, state: &mut State) {
+        let Some(changes) = &self.changes else { return };
+        loop {
+            match changes.next() {
+                Ok(Some(change)) => state.change(change),
+                Ok(None) => return,
+                Err(Lost) => return state.forget(),
+            }
+        }
+    }
+}
+
+impl State {
+    fn new(began: BootTime) -> Self {
+        Self { interfaces: HashMap::new(), began, is_trusted: false }
+    }
+
+    fn change(&mut self, change: Change) {
+        match change {
+            Change::New(index) => {
+                let known = NonZeroU32::new(index).map(|index| self.interfaces.entry(index));
+                if let Some(Entry::Occupied(known)) = known
+                    && !matches!(known.get(), Interface::Gone(_))
+                {
+                    known.remove();
+                }
+            }
+            Change::Gone(index) => {
+                if let Some(index) = NonZeroU32::new(index) {
+                    self.make_room(index);
+                    self.interfaces.insert(index, Interface::Gone(BootTime::now()));
+                }
+            }
+        }
+    }
+
+    fn make_room(&mut self, index: NonZeroU32) {
+        if self.interfaces.len() < MAX_INTERFACES || self.interfaces.contains_key(&index) {
+            return;
+        }
+        let now = BootTime::now();
+        self.interfaces.retain(|_, known| !matches!(known, Interface::Gone(noticed) if now.since(*noticed) >= SETTLED));
+        if self.interfaces.len() >= MAX_INTERFACES {
+            self.forget();
+        }
+    }
+
+    /// Forgets all interfaces.
+    fn forget(&mut self) {
+        *self = Self { is_trusted: self.is_trusted, ..Self::new(BootTime::now()) };
+    }
+}
+
+/// Whether it is a veth whose other end is in another network. A bridge that takes its packets, and a route to more than one address
+/// by it, show that others may be behind it.
+fn is_of_one(interface: NonZeroU32) -> bool {
+    let Ok(link) = links::of_index(interface.get()) else { return false };
+    let is_to_others = |route: &Route| route.interface == link.name && route.leads_elsewhere() && !route.is_to_host();
+    let is_veth = link.kind == "veth" && link.master.is_none() && link.leads_elsewhere;
+    is_veth && routes::list().is_ok_and(|routes| !routes.iter().any(is_to_others))
+}
+
+/// Whether the kernel keeps the interface of a handshake's last packet. It keeps that of the first one, which shows nothing, where
+/// that packet opens a connection, or where its labels are reflected.
+fn is_trusted() -> bool {
+    let number = |file: &str| fs::read_to_string(file).ok()?.trim().parse().ok();
+    let has = |file, bits: u32| number(file).map(|number: u32| number & bits == bits);
+    has("/proc/sys/net/ipv4/tcp_fastopen", FAST_OPEN_OF_SERVERS) == Some(false)
+        // Absent in a kernel without IPv6.
+        && has("/proc/sys/net/ipv6/flowlabel_reflect", REFLECTS) != Some(true)
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::PodUid;
     use super::*;
-    use base::clock::BootTime;
 
     fn sandbox(number: u8, began: u64) -> Sandbox {
         let uid = PodUid::parse(&format!("{number:032x}")).expect("32 digits");
-        Sandbox { uid, began: BootTime::from_nanos(began) }
+        Sandbox { uid, began: at(began) }
+    }
+
+    /// A number of seconds after boot.
+    fn at(seconds: u64) -> BootTime {
+        BootTime::from_nanos(seconds * 1_000_000_000)
     }
 
     fn index(number: u32) -> NonZeroU32 {
         NonZeroU32::new(number).expect("not 0")
     }
 
+    /// Learns, and checks what was learned.
+    fn learn(leads: &Leads, interface: u32, sandbox: Sandbox) {
+        leads.learn(index(interface), sandbox, sandbox.began + SETTLED);
+        leads.check();
+    }
+
+    fn to(leads: &Leads, interfaces: [u32; 2]) -> [Option<Sandbox>; 2] {
+        interfaces.map(|interface| leads.to(index(interface)))
+    }
+
     #[test]
     fn an_interface_with_several_pods_leads_to_none() {
-        let leads = Leads::new(|_| true);
-        assert_eq!(leads.to(index(7)), None);
-        leads.learn(index(7), sandbox(1, 50));
-        leads.learn(index(8), sandbox(2, 50));
-        leads.learn(index(7), sandbox(1, 50));
-        assert_eq!([7, 8].map(|at| leads.to(index(at))), [Some(sandbox(1, 50)), Some(sandbox(2, 50))]);
-        // Another sandbox of the same pod would have another interface.
-        leads.learn(index(7), sandbox(1, 60));
-        leads.learn(index(7), sandbox(1, 60));
-        assert_eq!([7, 8].map(|at| leads.to(index(at))), [None, Some(sandbox(2, 50))]);
+        let leads = Leads::fake(|_| true);
+        assert_eq!(to(&leads, [7, 8]), [None; 2]);
+        for (interface, pod) in [(7, 1), (8, 2), (7, 1)] {
+            learn(&leads, interface, sandbox(pod, 50));
+        }
+        assert_eq!(to(&leads, [7, 8]), [Some(sandbox(1, 50)), Some(sandbox(2, 50))]);
+        // Another sandbox of the same pod.
+        for _ in 0..2 {
+            learn(&leads, 7, sandbox(1, 60));
+        }
+        assert_eq!(to(&leads, [7, 8]), [None, Some(sandbox(2, 50))]);
     }
 
     #[test]
     fn an_interface_that_is_no_pods_own_leads_to_none() {
-        let leads = Leads::new(|interface| interface.get() == 8);
-        leads.learn(index(7), sandbox(1, 50));
-        leads.learn(index(8), sandbox(1, 50));
-        assert_eq!([7, 8].map(|at| leads.to(index(at))), [None, Some(sandbox(1, 50))]);
-        assert!(!is_veth_of_another_network(index(1)), "lo");
+        let leads = Leads::fake(|interface| interface.get() == 8);
+        leads.learn(index(8), sandbox(1, 50), at(60));
+        assert_eq!(to(&leads, [7, 8]), [None; 2], "not checked yet");
+        learn(&leads, 7, sandbox(1, 50));
+        assert_eq!(to(&leads, [7, 8]), [None, Some(sandbox(1, 50))]);
+        assert!(!is_of_one(index(1)), "lo");
+    }
+
+    #[test]
+    fn an_interface_that_has_changed_is_learned_again_and_one_that_was_gone_from_later_connections() {
+        let leads = Leads::fake(|_| true);
+        let learned = |interface, accepted| {
+            leads.learn(index(interface), sandbox(1, 50), accepted);
+            leads.check();
+            leads.to(index(interface)).is_some()
+        };
+        assert!(learned(7, at(60)) && learned(8, at(60)));
+        leads.state.lock().change(Change::New(7));
+        leads.state.lock().change(Change::Gone(8));
+        assert_eq!(to(&leads, [7, 8]), [None; 2]);
+        leads.state.lock().change(Change::New(8));
+        let now = BootTime::now();
+        assert!(learned(7, at(60)) && !learned(8, at(60)) && !learned(8, now + SETTLED / 2));
+        assert!(learned(8, now + 2 * SETTLED));
+        leads.state.lock().forget();
+        assert!(!learned(7, now + SETTLED / 2), "it may have been gone");
+        assert!(learned(7, now + 2 * SETTLED));
     }
 
     #[test]
     fn the_number_of_interfaces_is_bounded() {
-        let leads = Leads::new(|_| true);
+        let leads = Leads::fake(|_| true);
         for at in 1..=3000 {
-            leads.learn(index(at), sandbox(1, at.into()));
-            assert_eq!(leads.to(index(at)), Some(sandbox(1, at.into())));
+            leads.state.lock().change(Change::Gone(at));
         }
-        assert!(leads.leads.lock().len() <= MAX_INTERFACES);
+        assert!(leads.state.lock().interfaces.len() <= MAX_INTERFACES);
+        learn(&leads, 4000, sandbox(1, 50));
+        assert_eq!(leads.to(index(4000)), None);
     }
 }

@@ -12,15 +12,15 @@ use smallvec::SmallVec;
 
 use super::PodUid;
 use super::host_proc::{HostProc, ProcError, Process, unless_ended};
-use super::leads::{self, Leads};
+use super::leads::Leads;
 use super::scanner::{Age, SETTLED, Scanner, time_of};
 use base::clock::BootTime;
 
 /// Maximum number of addresses of a sandbox. A pod that may configure its network can have any number.
 const MAX_ADDRESSES: usize = 32;
 
-/// Interval at which addresses that have not changed for [`SETTLED`] are read again. Each new connection needs a scan, which
-/// should be short: it must find the pods that are new since the last one. An address that an older pod gives itself can wait.
+/// Interval at which addresses that have not changed for [`SETTLED`] are read again. Connections wait for scans, which should be
+/// short: they must find the pods that are new since the last one. An address that an older pod gives itself can wait.
 const REREAD: Duration = Duration::from_secs(1);
 
 /// The sandboxes of this node, from its `/proc`. Needs one open file for each.
@@ -46,14 +46,6 @@ pub struct Sandbox {
     /// connection that was accepted earlier is not this pod's. One that was accepted in the same tick may be this pod's
     /// or an earlier one's.
     pub began: BootTime,
-}
-
-impl Sandbox {
-    /// Whether a connection that was accepted at this moment was opened when this sandbox had its network, however long it waited to
-    /// be accepted.
-    pub fn is_settled(self, accepted: BootTime) -> bool {
-        accepted.since(self.began) >= SETTLED
-    }
 }
 
 /// The state of a pod's anchor.
@@ -206,7 +198,7 @@ impl Table {
 impl Sandboxes {
     /// Opens the node's `/proc`. Sandboxes are found by the first scan.
     pub fn open(proc: &Path) -> Result<Self, ProcError> {
-        Self::with(proc, Leads::new(leads::is_veth_of_another_network))
+        Self::with(proc, Leads::of_node())
     }
 
     fn with(proc: &Path, leads: Leads) -> Result<Self, ProcError> {
@@ -232,6 +224,7 @@ impl Sandboxes {
         for (uid, anchor) in found.anchors {
             sandboxes.insert(uid, Known::new(anchor));
         }
+        self.leads.check();
         let now = BootTime::now();
         for known in sandboxes.values_mut().filter(|known| known.is_due(now)) {
             match self.proc.addresses(known.anchor.pid, MAX_ADDRESSES) {

@@ -48,6 +48,10 @@ const MAX_REST_OF_NEW: Duration = Duration::from_millis(50);
 /// a pod makes them long.
 const MIN_REST: u32 = 3;
 
+/// Maximum time between two scans, if nobody waits for one. New connections of known pods need none, but addresses that pods have
+/// lost, and runtimes that take a pod's addresses when it starts, are seen by scans.
+const INTERVAL: Duration = Duration::from_secs(20);
+
 /// A longer scan is reported, since no request waits longer. With 30,000 new processes, a scan takes about a second.
 const MAX_SCAN: Duration = Duration::from_secs(2);
 
@@ -233,13 +237,13 @@ impl Scans {
 }
 
 impl ScanLoop {
-    /// Scans on request, until [`Scans`] is dropped.
+    /// Scans on request, and each [`INTERVAL`] after the first, until [`Scans`] is dropped.
     pub(super) async fn run<F>(mut self, mut scan: impl FnMut() -> F)
     where
         F: Future<Output = Result<Scanned, Failure>>,
     {
         let mut last = Scan::NEVER;
-        while self.wanted.wait_for(|wanted| wanted.by_anybody > last.tried).await.is_ok() {
+        while self.is_due(&last).await {
             let tried = BootTime::now();
             self.running.store(tried.as_nanos(), Relaxed);
             let (found, failed) = match scan().await {
@@ -259,6 +263,15 @@ impl ScanLoop {
             let new = self.wanted.wait_for(|wanted| wanted.by_new > last.tried);
             let _ = timeout(last.rest().saturating_sub(last.rest_before_new()), new).await;
         }
+    }
+
+    /// Waits until the next scan is due. `false` once [`Scans`] is dropped.
+    async fn is_due(&mut self, last: &Scan) -> bool {
+        let wanted = self.wanted.wait_for(|wanted| wanted.by_anybody > last.tried);
+        if *last == Scan::NEVER {
+            return wanted.await.is_ok();
+        }
+        timeout(INTERVAL, wanted).await.map_or(true, |wanted| wanted.is_ok())
     }
 }
 
