@@ -1,10 +1,11 @@
 //! New connections of known pods: by an interface of the pod's own they need no scan, and behind a bridge each needs one.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use crate::fleet::metric;
-use crate::kube::pause;
+use crate::kube::{NODE, pause};
 use crate::operators::PAGES;
 use crate::pod::{Pod, Told};
 use crate::rights::eventually;
@@ -12,8 +13,11 @@ use crate::sandbox::Address;
 use crate::support::needs::{Test, tests};
 use crate::world::World;
 
-pub const TESTS: &[Test] =
-    tests![a_known_pods_new_connection_needs_no_scan, behind_a_bridge_each_new_connection_needs_a_scan,];
+pub const TESTS: &[Test] = tests![
+    a_known_pods_new_connection_needs_no_scan,
+    an_heir_with_the_same_address_and_index_is_not_taken_for_the_pod_before_it,
+    behind_a_bridge_each_new_connection_needs_a_scan,
+];
 
 /// Number of connections of each pod that are counted.
 const CONNECTIONS: u64 = 5;
@@ -64,6 +68,37 @@ fn scans(number: u8, plug: impl Fn(&World, u8) -> String) -> u64 {
 fn a_known_pods_new_connection_needs_no_scan() {
     // One that nobody waits for comes each 20 s.
     assert!(scans(3, |_, _| String::new()) <= 1);
+}
+
+/// As a network plugin does that makes the veth in the pod's network, from where the node's end keeps its index.
+fn an_heir_with_the_same_address_and_index_is_not_taken_for_the_pod_before_it() {
+    let world = World::new();
+    let mut api = world.server.admin();
+    api.create_account("team-0", "app-0");
+    let _proxy = world.proxy(&[]);
+    let pod = world.pod(&mut api, "before", world.address(0));
+    let ask = |pod: &Arc<Pod>| pod.inside(|pod| pod.connect().map(|mut connection| pod.ask(&mut connection)));
+    eventually(|| match ask(&pod) {
+        Some(Told::Itself) => Ok(()),
+        other => Err(format!("{other:?}")),
+    });
+    pause(SETTLED);
+    for _ in 0..3 {
+        assert!(matches!(ask(&pod), Some(Told::Itself)));
+        pause(REST);
+    }
+    let heir = api.create_pod("team-0", "heir", "app-0", NODE);
+    // It lives on with the address, and without its veth.
+    let index = world.node.namespace.sh("awk '$2 == \"pod0\" {print $1}' /proc/net/igmp");
+    pod.sandbox().squat(world.address(0));
+    pod.unplug();
+    world.node.index.store(index.trim().parse().expect("an index"), Relaxed);
+    let heir = Pod::start(&world.node, heir, world.address(0));
+    for _ in 0..5 {
+        let told = ask(&heir);
+        assert!(!matches!(told, Some(Told::Somebody(_) | Told::Odd(_))), "{told:?}");
+        pause(Duration::from_millis(20));
+    }
 }
 
 fn behind_a_bridge_each_new_connection_needs_a_scan() {

@@ -7,14 +7,14 @@ use std::thread::JoinHandle;
 
 use crate::pod::Pod;
 
-/// Clients in pods. They end when this is dropped, so also if the test fails: else they would disturb the next ones.
+/// Clients in pods. They are told to end when this is dropped, also if the test fails: they would disturb the next ones.
 pub struct Load<T> {
     clients: Vec<JoinHandle<T>>,
     is_over: Arc<AtomicBool>,
 }
 
 impl<T: Default + Send + 'static> Load<T> {
-    /// Begins to repeat each pod's request. Each note of answers belongs to one pod.
+    /// Begins to repeat each pod's request, which notes its answer. Each pod has notes of its own.
     pub fn begin<'a, C>(clients: impl IntoIterator<Item = (&'a Arc<Pod>, C)>) -> Self
     where
         C: FnMut(&Pod, &mut T) + Send + 'static,

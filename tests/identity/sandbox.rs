@@ -59,6 +59,8 @@ pub struct Node {
     kubepods: Kubepods,
     /// Number of sandboxes so far.
     made: AtomicU32,
+    /// Index of the node's end of the next veth; 0 for any.
+    pub index: AtomicU32,
 }
 
 impl Node {
@@ -69,7 +71,14 @@ impl Node {
         let network = Network::new();
         let Address { v4, v6 } = network.node();
         batch(&namespace, &format!("addr add {v4}/32 dev lo\naddr add {v6}/128 dev lo nodad\n"));
-        Self { namespace, network, kubepods: Kubepods::new(&name), name, made: AtomicU32::new(0) }
+        Self {
+            namespace,
+            network,
+            kubepods: Kubepods::new(&name),
+            name,
+            made: AtomicU32::new(0),
+            index: AtomicU32::new(0),
+        }
     }
 
     /// The control group of a pod on the node's network.
@@ -84,10 +93,14 @@ impl Node {
         let veth = format!("pod{number}");
         let node = self.network.node();
         let name = pod.name();
+        let index = match self.index.swap(0, Relaxed) {
+            0 => String::new(),
+            index => format!("index {index}"),
+        };
         batch(
             &self.namespace,
             &format!(
-                "link add {veth} type veth peer name eth0 netns {name}\nlink set {veth} up\n\
+                "link add {veth} {index} type veth peer name eth0 netns {name}\nlink set {veth} up\n\
                  addr add {}/128 dev {veth} nodad\nroute add {} dev {veth}\nroute add {} dev {veth}\n",
                 node.v6, address.v4, address.v6
             ),

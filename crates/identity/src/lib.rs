@@ -2,15 +2,16 @@
 //!
 //! [`Identity`] identifies the clients of all connections; a [`Visitor`] is the client of one. [`pods`] decides.
 //!
-//! A pod is identified at its first request on a connection, by a scan of the processes that began after the connection was
-//! accepted, or by the interface that it came in by, if that leads to a known pod alone. The connection is then the pod's until the pod ends, also while it is parked: an address can change hands, a
-//! connection cannot. When an address changes hands, its connections are reset. While two pods have an address, it is attributed
-//! to neither, unless the API server says which of them has it.
+//! A pod is identified at its first request on a connection: by a scan of the processes that began after the connection was
+//! accepted, or by the interface that the connection came in by, if that leads to a known pod alone ([`pods::Leads`]). The
+//! connection is then the pod's until the pod ends, also while it is parked: an address can change hands, a connection cannot.
+//! When an address changes hands, its connections are reset. While two pods have an address, it is attributed to neither, unless
+//! an interface or the API server says which of them has it.
 //!
-//! By an address, an older scan attributes no connection, although most addresses still belong to the pod that had them last. A pod may keep its
-//! network after its address has passed to another pod: its teardown got stuck, or it gave itself the address. The state of the
-//! older pod does not show that: a `deletionTimestamp` may be reported late, and the kernel confirms that it has the address.
-//! Only a scan can show that there is no younger pod.
+//! An older scan is not enough to attribute a connection by its address, although most addresses still belong to the pod that had
+//! them last. A pod may keep its network after its address has passed to another pod: its teardown got stuck, or it gave itself
+//! the address. The state of the older pod does not show that: a `deletionTimestamp` may be reported late, and the kernel confirms
+//! that it has the address. Only a scan can show that there is no younger pod.
 
 #![forbid(unsafe_code)]
 

@@ -82,13 +82,14 @@ async fn keep<F: Future<Output = ()>>(
 fn spoofing_doubt(is_dropped: bool, now: &Spoofed) -> Option<String> {
     const NOW: &str = "Run 'redirect install' again, or keep the rules with --keep";
     match now {
-        // Without pods, either is right.
-        Spoofed::Dropped | Spoofed::LetPass(Cause::NoPods) if is_dropped => None,
+        // Without pods, either is right. Interfaces that cannot be listed may be as they were.
+        Spoofed::Dropped | Spoofed::LetPass(Cause::NoPods | Cause::Unknown(_)) if is_dropped => None,
         Spoofed::LetPass(cause) if is_dropped => Some(format!(
             "packets with spoofed source addresses are dropped, but the interfaces have changed since: {cause}. {NOW}"
         )),
         Spoofed::Dropped => Some(format!(
-            "packets with spoofed source addresses are not dropped, although the interfaces now allow it. {NOW}"
+            "packets with spoofed source addresses are not dropped, although the interfaces allow it: they have changed since, or nft or iptables refused \
+             that rule, which its log says. {NOW}"
         )),
         Spoofed::LetPass(_) => now.doubt(),
     }

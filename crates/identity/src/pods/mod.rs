@@ -24,6 +24,7 @@ mod watch;
 pub(crate) use host_proc::HostProc;
 pub use host_proc::ProcError;
 pub use known::Pods;
+pub use leads::Leads;
 pub use object::read;
 pub use pod::Pod;
 pub use sandboxes::{Anchor, Sandbox, Sandboxes, Scanned};

@@ -35,8 +35,8 @@ pub enum Attest {
     Kernel,
 }
 
-/// The evidence about an address, by a scan that began after the connection was accepted. A pod's processes are older
-/// than its connections, so it is among the holders.
+/// The evidence about an address, by the last scan. If the scan began after the connection was accepted, the connection's pod is
+/// among the holders, since a pod's processes are older than its connections. If not, only [`Evidence::lead`] counts.
 #[derive(Debug)]
 pub struct Evidence<'a> {
     pub addr: IpAddr,

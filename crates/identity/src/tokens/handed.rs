@@ -192,8 +192,12 @@ impl WorkloadSource {
         google.sort_by_key(|(ask, record)| (!ask.what.is_empty(), record.token.is_none()));
         let mut bytes = 0;
         google.retain(|(ask, record)| {
-            bytes += ask.what.len() + record.bytes();
-            ask.what.is_empty() || bytes <= MAX_GOOGLE
+            let with = bytes + ask.what.len() + record.bytes();
+            let is_kept = ask.what.is_empty() || with <= MAX_GOOGLE;
+            if is_kept && !ask.what.is_empty() {
+                bytes = with;
+            }
+            is_kept
         });
         WorkloadRecord {
             namespace: workload.namespace.to_string(),

@@ -58,7 +58,7 @@ pub struct Server<N> {
     pub connections: Arc<Connections>,
     /// Signals when to stop.
     pub drain: Drain,
-    /// Whether the interface that each connection came in by is read. It takes three system calls.
+    /// Whether the interface that each connection came in by is read, which takes two system calls, or three with IPv6.
     pub reads_interfaces: bool,
     /// Where the bodies of POSTs are received. `None` if no request has a use for them.
     pub bodies: Option<Arc<Bodies>>,

@@ -16,7 +16,8 @@ pub struct Arrival {
     pub peer: SocketAddr,
     /// When the connection was accepted. Its client opened it earlier.
     pub accepted: BootTime,
-    /// The index of the interface that the last packet of its handshake came in by, if it was read.
+    /// The index of the interface that the last packet of its handshake came in by, if it was read. With TCP Fast Open, and with
+    /// `flowlabel_reflect`, it is that of the first packet.
     pub interface: Option<NonZeroU32>,
 }
 
@@ -83,7 +84,7 @@ mod v6 {
     pub(super) fn interface(connection: &impl AsFd) -> nix::Result<u32> {
         setsockopt(connection, Ipv6RecvPacketInfo, &true)?;
         let message = getsockopt(connection, PacketOptions);
-        // Else the kernel would keep a copy of each packet that comes.
+        // Otherwise, each packet that comes in would replace the interface.
         setsockopt(connection, Ipv6RecvPacketInfo, &false)?;
         Ok(message?.info.ipi6_ifindex)
     }
