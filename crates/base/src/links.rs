@@ -1,6 +1,7 @@
 //! [`Link`]: a network interface of this network namespace, as rtnetlink(7) shows it. Needs no capability.
 
 use std::io;
+use std::num::NonZeroU32;
 use std::os::fd::OwnedFd;
 
 use rustix::io::Errno;
@@ -63,12 +64,13 @@ pub struct Changes(OwnedFd);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Change {
     /// The interface with this index was added, or changed.
-    New(u32),
-    /// The interface with this index is gone. The kernel says so before it gives another one the index.
-    Gone(u32),
+    New(NonZeroU32),
+    /// The interface with this index is gone, or a bridge released it. The kernel reports an end before it gives the index to another
+    /// interface.
+    Gone(NonZeroU32),
 }
 
-/// Changes were lost, because too many came.
+/// Changes were lost: the kernel had no room for them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Lost;
 
@@ -92,7 +94,7 @@ impl Changes {
                 Err(Errno::INTR) => continue,
                 Err(_) => return Err(Lost),
             }
-            let index = number(&message, HEADER + INDEX).unwrap_or_default();
+            let Some(index) = number(&message, HEADER + INDEX).and_then(NonZeroU32::new) else { continue };
             match u16::from_ne_bytes([message[4], message[5]]) {
                 RTM_NEWLINK => return Ok(Some(Change::New(index))),
                 RTM_DELLINK => return Ok(Some(Change::Gone(index))),

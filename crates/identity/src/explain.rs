@@ -9,8 +9,8 @@ use tokio::time::timeout;
 use super::Identity;
 use super::caller::witness;
 use super::visitor::MAX_WAIT;
-use crate::pods::Pod;
 use crate::pods::owners::{NoOwner, Owner};
+use crate::pods::{Pod, PodUid};
 use base::clock::BootTime;
 use proxy::server::Arrival;
 use telemetry::labels::Label;
@@ -111,7 +111,7 @@ impl Identity {
         if addresses.is_empty() {
             return whois.without("none yet: it has no address");
         }
-        whois.addresses = addresses.into_iter().map(|addr| (addr, self.taken_for(addr))).collect();
+        whois.addresses = addresses.into_iter().map(|addr| (addr, self.taken_for(addr, pod.uid))).collect();
         whois
     }
 
@@ -122,14 +122,15 @@ impl Identity {
         }
     }
 
-    /// The identity that a new connection from this address would get.
-    fn taken_for(&self, addr: IpAddr) -> Taken {
+    /// The identity that a new connection of this pod from this address would get.
+    fn taken_for(&self, addr: IpAddr, uid: PodUid) -> Taken {
         let arrival = Arrival::now((addr, 0).into());
         if self.sandboxes().is_of_node(addr) {
             return Taken::Node;
         }
         // `look_up` would also reset connections of an earlier owner: a query must not change anything.
-        match self.owner(arrival, None) {
+        let lead = self.sandboxes().anchor(uid).sandbox().filter(|sandbox| self.sandboxes().leads().has(*sandbox));
+        match self.owner(arrival, lead) {
             Ok(Owner { pod, by, .. }) => Taken::Pod {
                 pod: format!("{}/{}", pod.namespace, pod.name),
                 account: pod.account.to_string(),

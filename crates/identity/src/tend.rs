@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
+use tokio::task::spawn_blocking;
 use tokio::time::sleep;
 
 use super::Identity;
@@ -22,6 +23,7 @@ impl Identity {
     pub async fn tend(self: Arc<Self>) {
         let mut changes = self.pods.subscribe();
         let mut left = Vec::new();
+        let mut checking = tokio::spawn(async {});
         loop {
             tokio::select! {
                 _ = changes.changed() => self.expect_pods(),
@@ -30,6 +32,10 @@ impl Identity {
                 () = sleep(VERIFY_INTERVAL) => {}
             }
             self.verify(&mut left);
+            if checking.is_finished() && self.sandboxes().leads().has_new() {
+                let identity = Arc::clone(&self);
+                checking = spawn_blocking(move || identity.sandboxes().leads().check());
+            }
         }
     }
 
@@ -73,7 +79,9 @@ impl Identity {
     /// Decides again about addresses of known pods that another pod had as well when this scan began.
     fn settle_claims(&self, began: BootTime) {
         for addr in self.sandboxes().contested() {
-            if !self.callers.lock().contains_key(&addr) {
+            let known = self.callers.lock().get(&addr).cloned();
+            // Connections of a pod with an interface of its own are told apart from those of others.
+            if known.is_none_or(|known| known.pod.as_ref().is_some_and(|pod| self.has_lead(pod, addr))) {
                 continue;
             }
             match self.owner(Arrival::now((addr, 0).into()), None) {
@@ -82,6 +90,12 @@ impl Identity {
                 Err(why) => self.disown(addr, &why, began),
             }
         }
+    }
+
+    /// Whether an interface leads to a pod that has this address.
+    fn has_lead(&self, known: &KnownPod, addr: IpAddr) -> bool {
+        let holders = self.sandboxes().holders(addr).unwrap_or_default();
+        holders.iter().any(|holder| holder.uid == known.uid && self.sandboxes().leads().has(*holder))
     }
 
     /// Whether a pod still runs and had this address at the last scan.

@@ -1,19 +1,19 @@
 //! [`Leads`]: the pods that the node's interfaces lead to.
 //!
 //! On most nodes each pod has a veth of its own: one end is in the pod's network, the other in the node's. The kernel keeps
-//! with each connection by which interface the last packet of its handshake came in. Whoever sent that packet had read the one
-//! before it, so the connection is of the network at the other end, whatever address it claims and whoever has begun since
-//! the last scan.
+//! with each connection by which interface the last packet of its handshake came in. That packet has a number of the one before
+//! it, which only its receiver knows. So the connection is of the network at the other end, whatever address it claims and
+//! whoever has begun since the last scan.
 //!
 //! Which pod is at the other end is learned from a connection that a scan has attributed, once the pod has run for some
 //! seconds: before, the connection may be of the pod that had its address before, and have waited to be accepted. A lead ends
-//! when the kernel reports that its interface has changed or is gone, which it does before another interface gets the index.
+//! when the kernel reports that its interface has changed or is gone. The kernel does so before another interface gets the index.
 //! An interface that several pods may be behind, such as a bridge, leads to none.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::fs;
 use std::num::NonZeroU32;
+use std::{fs, io};
 
 use parking_lot::Mutex;
 
@@ -46,8 +46,6 @@ struct State {
     interfaces: HashMap<NonZeroU32, Interface>,
     /// Interfaces that are not remembered may have been gone until this moment.
     began: BootTime,
-    /// Whether the kernel keeps the interface of a handshake's last packet, and no other.
-    is_trusted: bool,
 }
 
 /// What is known of an interface.
@@ -59,8 +57,8 @@ enum Interface {
     To(Sandbox),
     /// Several pods may be behind it.
     Shared,
-    /// The interface with this index was gone at this moment at the latest.
-    Gone(BootTime),
+    /// It changed, or another one had the index, at this moment at the latest.
+    Changed(BootTime),
 }
 
 /// The node's interfaces, as the kernel reports them.
@@ -68,24 +66,24 @@ enum Interface {
 struct Kernel {
     /// `None` in tests.
     changes: Option<Changes>,
-    /// Whether only one pod can be behind an interface. May block for a while.
-    is_of_one: fn(NonZeroU32) -> bool,
-    /// [`State::is_trusted`].
-    is_trusted: fn() -> bool,
+    /// Whether only one pod can be behind an interface. Blocks while any interface of the machine is added or removed.
+    is_of_one: fn(NonZeroU32) -> io::Result<bool>,
 }
 
 impl Leads {
     /// Those of this network namespace.
     pub(super) fn of_node() -> Self {
-        let kernel = |changes| Kernel { changes: Some(changes), is_of_one, is_trusted };
-        let kernel = Changes::subscribe().ok().map(kernel);
-        Self { state: Mutex::new(State::new(BootTime::now())), kernel }
+        let changes = Changes::subscribe().inspect_err(|error| {
+            tracing::warn!("changes of interfaces cannot be followed: {error}; each new connection waits for a scan");
+        });
+        let kernel = changes.ok().map(|changes| Kernel { changes: Some(changes), is_of_one });
+        Self { state: Mutex::new(State::new(BootTime::now())), kernel: kernel.filter(|_| is_trusted()) }
     }
 
     /// Only one pod is behind each interface for which this says so.
     #[cfg(any(test, feature = "test-util"))]
-    pub(super) fn fake(is_of_one: fn(NonZeroU32) -> bool) -> Self {
-        let kernel = Kernel { changes: None, is_of_one, is_trusted: || true };
+    pub(super) fn fake(is_of_one: fn(NonZeroU32) -> io::Result<bool>) -> Self {
+        let kernel = Kernel { changes: None, is_of_one };
         Self { state: Mutex::new(State::new(BootTime::from_nanos(0))), kernel: Some(kernel) }
     }
 
@@ -94,13 +92,13 @@ impl Leads {
         let state = &mut *self.state.lock();
         self.kernel.as_ref()?.update(state);
         match state.interfaces.get(&interface)? {
-            Interface::To(sandbox) if state.is_trusted => Some(*sandbox),
+            Interface::To(sandbox) => Some(*sandbox),
             _ => None,
         }
     }
 
     /// Learns that a connection of this pod came in by an interface. `sandbox`: by a scan that began after the connection was
-    /// accepted. Takes effect with the next scan.
+    /// accepted. Takes effect with the next [`check`](Self::check).
     pub fn learn(&self, interface: NonZeroU32, sandbox: Sandbox, accepted: BootTime) {
         // An older connection may be of another pod, or have come by another interface.
         let is_settled = |since: BootTime| accepted.since(since) >= SETTLED;
@@ -116,33 +114,37 @@ impl Leads {
                 vacant.insert(Interface::By(sandbox));
             }
             Entry::Occupied(mut known) => match *known.get() {
-                Interface::Gone(noticed) if is_settled(noticed) => {
+                Interface::Changed(noticed) if is_settled(noticed) => {
                     known.insert(Interface::By(sandbox));
                 }
                 Interface::By(other) | Interface::To(other) if other != sandbox => {
                     known.insert(Interface::Shared);
                 }
-                Interface::By(_) | Interface::To(_) | Interface::Shared | Interface::Gone(_) => {}
+                Interface::By(_) | Interface::To(_) | Interface::Shared | Interface::Changed(_) => {}
             },
         }
     }
 
-    /// Finds out behind which interfaces only one pod can be. Blocks while interfaces are added or removed.
-    pub(super) fn check(&self) {
-        let Some(kernel) = &self.kernel else { return };
-        let is_trusted = (kernel.is_trusted)();
-        let new: Vec<_> = {
-            let state = &mut *self.state.lock();
-            state.is_trusted = is_trusted;
+    /// Whether an interface leads to this sandbox.
+    pub fn has(&self, sandbox: Sandbox) -> bool {
+        let state = &mut *self.state.lock();
+        self.kernel.as_ref().is_some_and(|kernel| {
             kernel.update(state);
-            let new = |(interface, known): (&NonZeroU32, &Interface)| match known {
-                Interface::By(sandbox) => Some((*interface, *sandbox)),
-                _ => None,
-            };
-            state.interfaces.iter().filter_map(new).collect()
-        };
-        for (interface, sandbox) in new {
-            let is_of_one = (kernel.is_of_one)(interface);
+            state.interfaces.values().any(|known| *known == Interface::To(sandbox))
+        })
+    }
+
+    /// Whether something was learned since the last [`check`](Self::check).
+    pub fn has_new(&self) -> bool {
+        !self.new_ones().is_empty()
+    }
+
+    /// Finds out behind which interfaces only one pod can be. May block: not for the event loop.
+    pub fn check(&self) {
+        let Some(kernel) = &self.kernel else { return };
+        for (interface, sandbox) in self.new_ones() {
+            // The next check tries again.
+            let Ok(is_of_one) = (kernel.is_of_one)(interface) else { continue };
             let state = &mut *self.state.lock();
             kernel.update(state);
             // Unless it has changed meanwhile.
@@ -153,42 +155,52 @@ impl Leads {
             }
         }
     }
+
+    fn new_ones(&self) -> Vec<(NonZeroU32, Sandbox)> {
+        let state = &mut *self.state.lock();
+        let Some(kernel) = &self.kernel else { return Vec::new() };
+        kernel.update(state);
+        let new = |(interface, known): (&NonZeroU32, &Interface)| match known {
+            Interface::By(sandbox) => Some((*interface, *sandbox)),
+            _ => None,
+        };
+        state.interfaces.iter().filter_map(new).collect()
+    }
 }
 
 impl Kernel {
     /// Forgets what is known of interfaces that have changed or are gone.
     fn update(&self, state: &mut State) {
         let Some(changes) = &self.changes else { return };
+        let mut is_complete = true;
         loop {
             match changes.next() {
                 Ok(Some(change)) => state.change(change),
-                Ok(None) => return,
-                Err(Lost) => return state.forget(),
+                // Until all is read, the kernel may lose more without a word.
+                Err(Lost) if is_complete => is_complete = false,
+                Ok(None) | Err(Lost) => break,
             }
+        }
+        if !is_complete {
+            state.forget();
         }
     }
 }
 
 impl State {
     fn new(began: BootTime) -> Self {
-        Self { interfaces: HashMap::new(), began, is_trusted: false }
+        Self { interfaces: HashMap::new(), began }
     }
 
     fn change(&mut self, change: Change) {
+        let changed = Interface::Changed(BootTime::now());
         match change {
             Change::New(index) => {
-                let known = NonZeroU32::new(index).map(|index| self.interfaces.entry(index));
-                if let Some(Entry::Occupied(known)) = known
-                    && !matches!(known.get(), Interface::Gone(_))
-                {
-                    known.remove();
-                }
+                self.interfaces.entry(index).and_modify(|known| *known = changed);
             }
             Change::Gone(index) => {
-                if let Some(index) = NonZeroU32::new(index) {
-                    self.make_room(index);
-                    self.interfaces.insert(index, Interface::Gone(BootTime::now()));
-                }
+                self.make_room(index);
+                self.interfaces.insert(index, changed);
             }
         }
     }
@@ -197,30 +209,37 @@ impl State {
         if self.interfaces.len() < MAX_INTERFACES || self.interfaces.contains_key(&index) {
             return;
         }
+        let Self { interfaces, began } = self;
         let now = BootTime::now();
-        self.interfaces.retain(|_, known| !matches!(known, Interface::Gone(noticed) if now.since(*noticed) >= SETTLED));
-        if self.interfaces.len() >= MAX_INTERFACES {
+        interfaces.retain(|_, known| match known {
+            Interface::Changed(noticed) if now.since(*noticed) >= SETTLED => {
+                *began = (*began).max(*noticed);
+                false
+            }
+            _ => true,
+        });
+        if interfaces.len() >= MAX_INTERFACES {
             self.forget();
         }
     }
 
     /// Forgets all interfaces.
     fn forget(&mut self) {
-        *self = Self { is_trusted: self.is_trusted, ..Self::new(BootTime::now()) };
+        *self = Self::new(BootTime::now());
     }
 }
 
 /// Whether it is a veth whose other end is in another network. A bridge that takes its packets, and a route to more than one address
 /// by it, show that others may be behind it.
-fn is_of_one(interface: NonZeroU32) -> bool {
-    let Ok(link) = links::of_index(interface.get()) else { return false };
+fn is_of_one(interface: NonZeroU32) -> io::Result<bool> {
+    let link = links::of_index(interface.get())?;
     let is_to_others = |route: &Route| route.interface == link.name && route.leads_elsewhere() && !route.is_to_host();
     let is_veth = link.kind == "veth" && link.master.is_none() && link.leads_elsewhere;
-    is_veth && routes::list().is_ok_and(|routes| !routes.iter().any(is_to_others))
+    Ok(is_veth && !routes::list()?.iter().any(is_to_others))
 }
 
 /// Whether the kernel keeps the interface of a handshake's last packet. It keeps that of the first one, which shows nothing, where
-/// that packet opens a connection, or where its labels are reflected.
+/// that packet may open a connection, and where its label is reflected. Both are decided when a listener is made.
 fn is_trusted() -> bool {
     let number = |file: &str| fs::read_to_string(file).ok()?.trim().parse().ok();
     let has = |file, bits: u32| number(file).map(|number: u32| number & bits == bits);
@@ -260,7 +279,7 @@ mod tests {
 
     #[test]
     fn an_interface_with_several_pods_leads_to_none() {
-        let leads = Leads::fake(|_| true);
+        let leads = Leads::fake(|_| Ok(true));
         assert_eq!(to(&leads, [7, 8]), [None; 2]);
         for (interface, pod) in [(7, 1), (8, 2), (7, 1)] {
             learn(&leads, interface, sandbox(pod, 50));
@@ -275,40 +294,49 @@ mod tests {
 
     #[test]
     fn an_interface_that_is_no_pods_own_leads_to_none() {
-        let leads = Leads::fake(|interface| interface.get() == 8);
+        let leads = Leads::fake(|interface| Ok(interface.get() == 8));
         leads.learn(index(8), sandbox(1, 50), at(60));
         assert_eq!(to(&leads, [7, 8]), [None; 2], "not checked yet");
         learn(&leads, 7, sandbox(1, 50));
         assert_eq!(to(&leads, [7, 8]), [None, Some(sandbox(1, 50))]);
-        assert!(!is_of_one(index(1)), "lo");
+        assert!(!is_of_one(index(1)).expect("it exists"), "lo");
     }
 
     #[test]
-    fn an_interface_that_has_changed_is_learned_again_and_one_that_was_gone_from_later_connections() {
-        let leads = Leads::fake(|_| true);
+    fn an_interface_that_has_changed_or_was_gone_is_learned_again_from_later_connections() {
+        let leads = Leads::fake(|_| Ok(true));
         let learned = |interface, accepted| {
             leads.learn(index(interface), sandbox(1, 50), accepted);
             leads.check();
             leads.to(index(interface)).is_some()
         };
         assert!(learned(7, at(60)) && learned(8, at(60)));
-        leads.state.lock().change(Change::New(7));
-        leads.state.lock().change(Change::Gone(8));
+        leads.state.lock().change(Change::New(index(7)));
+        leads.state.lock().change(Change::Gone(index(8)));
         assert_eq!(to(&leads, [7, 8]), [None; 2]);
-        leads.state.lock().change(Change::New(8));
+        leads.state.lock().change(Change::New(index(8)));
         let now = BootTime::now();
-        assert!(learned(7, at(60)) && !learned(8, at(60)) && !learned(8, now + SETTLED / 2));
-        assert!(learned(8, now + 2 * SETTLED));
+        for interface in [7, 8] {
+            assert!(!learned(interface, at(60)) && !learned(interface, now + SETTLED / 2));
+            assert!(learned(interface, now + 2 * SETTLED));
+        }
         leads.state.lock().forget();
         assert!(!learned(7, now + SETTLED / 2), "it may have been gone");
         assert!(learned(7, now + 2 * SETTLED));
     }
 
     #[test]
+    fn an_interface_that_cannot_be_asked_about_is_asked_about_again() {
+        let leads = Leads::fake(|_| Err(io::ErrorKind::OutOfMemory.into()));
+        learn(&leads, 7, sandbox(1, 50));
+        assert_eq!((leads.to(index(7)), leads.has_new()), (None, true));
+    }
+
+    #[test]
     fn the_number_of_interfaces_is_bounded() {
-        let leads = Leads::fake(|_| true);
+        let leads = Leads::fake(|_| Ok(true));
         for at in 1..=3000 {
-            leads.state.lock().change(Change::Gone(at));
+            leads.state.lock().change(Change::Gone(index(at)));
         }
         assert!(leads.state.lock().interfaces.len() <= MAX_INTERFACES);
         learn(&leads, 4000, sandbox(1, 50));

@@ -107,25 +107,27 @@ pub fn decide(
     pod: impl Fn(PodUid) -> Option<Arc<Pod>>,
     anchor: impl Fn(PodUid) -> Anchor,
 ) -> Result<Owner, NoOwner> {
-    // The connection is of this network, whoever else has its address.
-    if let Some(lead) = evidence.lead.filter(|lead| evidence.holders.contains(lead)) {
-        return by_kernel(lead, pod).map_err(|why| unless_answered(why, evidence));
-    }
-    let owner = match evidence.holders {
-        [] => by_api(evidence, &anchor),
-        [only] => match evidence.reported {
+    // The connection is of its network, whoever else has its address.
+    let lead = evidence.lead.filter(|lead| evidence.holders.contains(lead));
+    let owner = match (lead, evidence.holders) {
+        (Some(lead), _) => by_kernel(lead, pod),
+        (None, []) => by_api(evidence, &anchor),
+        (None, [only]) => match evidence.reported {
             // A pod without addresses of its own may have it as well.
             [other] if other.uid != only.uid && matches!(anchor(other.uid), Anchor::Bare(_)) => {
                 return Err(Missing::Decision { claims: 2 }.into());
             }
             reported => by_kernel(*only, pod).map_err(|missing| of_static_pod(reported).unwrap_or(missing)),
         },
-        several => by_kernel(one_of(several, evidence, &pod)?, pod),
+        (None, several) => by_kernel(one_of(several, evidence, &pod)?, pod),
     };
     let owner = owner.map_err(|why| unless_answered(why, evidence))?;
     // A connection accepted in the tick in which the sandbox began may belong to the pod before it.
     if evidence.accepted < owner.began + TICK {
         return Err(NoOwner::Outdated);
+    }
+    if lead.is_some() {
+        return Ok(owner);
     }
     // When a sandbox dies, its containers live on for a while. So the address does not fall back to an older pod, nor to one
     // that has given it to itself.

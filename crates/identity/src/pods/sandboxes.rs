@@ -224,7 +224,6 @@ impl Sandboxes {
         for (uid, anchor) in found.anchors {
             sandboxes.insert(uid, Known::new(anchor));
         }
-        self.leads.check();
         let now = BootTime::now();
         for known in sandboxes.values_mut().filter(|known| known.is_due(now)) {
             match self.proc.addresses(known.anchor.pid, MAX_ADDRESSES) {

@@ -4,14 +4,14 @@ use super::*;
 
 const UNKNOWN: Result<Sender, Outdated> = Ok((Principal::Unknown, None));
 
-/// A node with a pod, whose interface 7 is known from its first connection and the scan after it.
+/// A node with a pod, whose interface 7 is known from its first connection.
 async fn node_with_pod() -> (Node, Pod) {
     let (node, one) = (Node::new(Attest::Prefer), pod(1, "a", "app"));
     node.run(100, &one, ADDR);
     let first = node.connect_by(7, ADDR).await;
     assert_eq!(first.sender(), UNKNOWN);
     assert_eq!(node.sender(&first).await.as_ref().map(name), Ok("p1"));
-    node.scan().await;
+    node.identity.sandboxes().leads().check();
     (node, one)
 }
 
@@ -21,7 +21,7 @@ async fn a_connection_by_a_known_pods_interface_needs_no_scan() {
     let (node, _) = node_with_pod().await;
     node.run(101, &pod(2, "b", "other"), OTHER);
     assert_eq!(node.sender(&*node.connect_by(8, OTHER).await).await.as_ref().map(name), Ok("p2"));
-    node.scan().await;
+    node.identity.sandboxes().leads().check();
     assert_eq!(node.connect_by(7, ADDR).await.sender().as_ref().map(name), Ok("p1"));
     assert_eq!(node.connect_by(8, OTHER).await.sender().as_ref().map(name), Ok("p2"));
     // By the other's interface, by none that is known, and by none.
@@ -42,7 +42,13 @@ async fn an_heir_that_no_scan_has_shown_is_not_taken_for_the_pod_that_keeps_the_
     let answer = connection.wait().await.expect("not outdated");
     assert_eq!(answer.map_err(|refused| refused.why), Err(Missing::Decision { claims: 2 }));
     // What the first one still sends is its own.
-    assert_eq!(node.connect_by(7, ADDR).await.sender().as_ref().map(name), Ok("p1"));
+    let first = node.connect_by(7, ADDR).await;
+    assert_eq!(first.sender().as_ref().map(name), Ok("p1"));
+    let tending = tokio::spawn(Arc::clone(&node.identity).tend());
+    node.scan().await;
+    sleep(4 * VERIFY_INTERVAL).await;
+    assert_eq!(first.sender().as_ref().map(name), Ok("p1"), "the other claim does not end it");
+    tending.abort();
 }
 
 #[tokio::test(start_paused = true)]
@@ -64,7 +70,7 @@ async fn an_interface_is_learned_once_its_pod_has_run_for_some_seconds() {
     node.identity.pods.apply(young);
     let learns = async || {
         assert_eq!(node.sender(&*node.connect_by(7, ADDR).await).await.as_ref().map(name), Ok("p1"));
-        node.scan().await;
+        node.identity.sandboxes().leads().check();
         node.connect_by(7, ADDR).await.sender() != UNKNOWN
     };
     assert!(!learns().await, "its first connection may be older than it");
