@@ -17,7 +17,7 @@ use std::{fs, io};
 
 use parking_lot::Mutex;
 
-use super::sandboxes::Sandbox;
+use super::sandbox::Sandbox;
 use super::scanner::SETTLED;
 use base::clock::BootTime;
 use base::links::{self, Change, Changes, Lost};

@@ -9,7 +9,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::sandboxes::{Anchor, Sandbox};
+use super::sandbox::Sandbox;
+use super::sandboxes::Anchor;
 use super::{Pod, PodUid};
 use base::clock::BootTime;
 use protocol::metadata::{Doubt, Missing, Silence};

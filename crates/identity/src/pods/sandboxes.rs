@@ -13,6 +13,7 @@ use smallvec::SmallVec;
 use super::PodUid;
 use super::host_proc::{HostProc, ProcError, Process, unless_ended};
 use super::leads::Leads;
+use super::sandbox::Sandbox;
 use super::scanner::{Age, SETTLED, Scanner, time_of};
 use base::clock::BootTime;
 
@@ -36,16 +37,6 @@ pub struct Sandboxes {
     /// Never locked while a file is read.
     table: Mutex<Table>,
     leads: Leads,
-}
-
-/// The network of a pod.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Sandbox {
-    pub uid: PodUid,
-    /// Start of its oldest process, rounded down to the kernel's clock tick (10 ms): it did not exist before. A
-    /// connection that was accepted earlier is not this pod's. One that was accepted in the same tick may be this pod's
-    /// or an earlier one's.
-    pub began: BootTime,
 }
 
 /// The state of a pod's anchor.
