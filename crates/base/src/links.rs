@@ -65,8 +65,7 @@ pub struct Changes(OwnedFd);
 pub enum Change {
     /// The interface with this index was added, or changed.
     New(NonZeroU32),
-    /// The interface with this index is gone, or a bridge released it. The kernel reports an end before it gives the index to another
-    /// interface.
+    /// The interface with this index is gone, or a bridge released it. The kernel reports that before it gives the index to another.
     Gone(NonZeroU32),
 }
 

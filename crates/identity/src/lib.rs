@@ -259,12 +259,16 @@ impl Identity {
     }
 
     /// Takes an address away from a known pod if another pod has it as well and the API server does not decide between
-    /// them. Resets its connections from before this moment.
+    /// them. Resets its connections from before this moment. Those of a pod with an interface of its own are told apart by that.
     fn disown(&self, addr: IpAddr, why: &NoOwner, before: BootTime) {
         if !matches!(why, NoOwner::Unidentified(why) if why.is_ambiguous()) {
             return;
         }
-        let Some(known) = self.callers.lock().remove(&addr) else { return };
+        let Some(known) = self.callers.lock().get(&addr).cloned() else { return };
+        if known.pod.as_ref().is_some_and(|pod| self.has_lead(pod, addr)) {
+            return;
+        }
+        self.callers.lock().retain(|_, caller| !Arc::ptr_eq(caller, &known));
         known.is_gone.store(true, Relaxed);
         self.cut(addr, before);
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use tokio::task::spawn_blocking;
+use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::sleep;
 
 use super::Identity;
@@ -23,7 +23,7 @@ impl Identity {
     pub async fn tend(self: Arc<Self>) {
         let mut changes = self.pods.subscribe();
         let mut left = Vec::new();
-        let mut checking = tokio::spawn(async {});
+        let mut checking: Option<JoinHandle<()>> = None;
         loop {
             tokio::select! {
                 _ = changes.changed() => self.expect_pods(),
@@ -32,9 +32,9 @@ impl Identity {
                 () = sleep(VERIFY_INTERVAL) => {}
             }
             self.verify(&mut left);
-            if checking.is_finished() && self.sandboxes().leads().has_new() {
+            if checking.as_ref().is_none_or(JoinHandle::is_finished) && self.sandboxes().leads().has_new() {
                 let identity = Arc::clone(&self);
-                checking = spawn_blocking(move || identity.sandboxes().leads().check());
+                checking = Some(spawn_blocking(move || identity.sandboxes().leads().check()));
             }
         }
     }
@@ -80,7 +80,7 @@ impl Identity {
     fn settle_claims(&self, began: BootTime) {
         for addr in self.sandboxes().contested() {
             let known = self.callers.lock().get(&addr).cloned();
-            // Connections of a pod with an interface of its own are told apart from those of others.
+            // Connections of a pod with an interface of its own are told apart by that.
             if known.is_none_or(|known| known.pod.as_ref().is_some_and(|pod| self.has_lead(pod, addr))) {
                 continue;
             }
@@ -92,8 +92,8 @@ impl Identity {
         }
     }
 
-    /// Whether an interface leads to a pod that has this address.
-    fn has_lead(&self, known: &KnownPod, addr: IpAddr) -> bool {
+    /// Whether an interface leads to this pod, which has this address now.
+    pub(super) fn has_lead(&self, known: &KnownPod, addr: IpAddr) -> bool {
         let holders = self.sandboxes().holders(addr).unwrap_or_default();
         holders.iter().any(|holder| holder.uid == known.uid && self.sandboxes().leads().has(*holder))
     }

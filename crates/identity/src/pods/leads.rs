@@ -7,7 +7,7 @@
 //!
 //! Which pod is at the other end is learned from a connection that a scan has attributed, once the pod has run for some
 //! seconds: before, the connection may be of the pod that had its address before, and have waited to be accepted. A lead ends
-//! when the kernel reports that its interface has changed or is gone. The kernel does so before another interface gets the index.
+//! when the kernel reports that its interface has changed or is gone. It does so before another interface gets the index.
 //! An interface that several pods may be behind, such as a bridge, leads to none.
 
 use std::collections::HashMap;
@@ -37,7 +37,7 @@ const REFLECTS: u32 = 1;
 #[derive(Debug)]
 pub struct Leads {
     state: Mutex<State>,
-    /// `None` if the kernel cannot be asked: then no interface leads anywhere.
+    /// `None` if the kernel cannot be asked, or keeps another interface: then no interface leads anywhere.
     kernel: Option<Kernel>,
 }
 
@@ -57,7 +57,7 @@ enum Interface {
     To(Sandbox),
     /// Several pods may be behind it.
     Shared,
-    /// It changed, or another one had the index, at this moment at the latest.
+    /// It changed or was gone at this moment at the latest. Another one may have its index now.
     Changed(BootTime),
 }
 
@@ -67,7 +67,7 @@ struct Kernel {
     /// `None` in tests.
     changes: Option<Changes>,
     /// Whether only one pod can be behind an interface. Blocks while any interface of the machine is added or removed.
-    is_of_one: fn(NonZeroU32) -> io::Result<bool>,
+    is_of_one: fn(NonZeroU32, &[Route]) -> io::Result<bool>,
 }
 
 impl Leads {
@@ -76,13 +76,19 @@ impl Leads {
         let changes = Changes::subscribe().inspect_err(|error| {
             tracing::warn!("changes of interfaces cannot be followed: {error}; each new connection waits for a scan");
         });
-        let kernel = changes.ok().map(|changes| Kernel { changes: Some(changes), is_of_one });
-        Self { state: Mutex::new(State::new(BootTime::now())), kernel: kernel.filter(|_| is_trusted()) }
+        let is_trusted = is_trusted();
+        if !is_trusted {
+            tracing::info!(
+                "with the sysctls tcp_fastopen (0x402) or flowlabel_reflect (1), each new connection waits for a scan"
+            );
+        }
+        let kernel = changes.ok().filter(|_| is_trusted).map(|changes| Kernel { changes: Some(changes), is_of_one });
+        Self { state: Mutex::new(State::new(BootTime::now())), kernel }
     }
 
     /// Only one pod is behind each interface for which this says so.
     #[cfg(any(test, feature = "test-util"))]
-    pub(super) fn fake(is_of_one: fn(NonZeroU32) -> io::Result<bool>) -> Self {
+    pub(super) fn fake(is_of_one: fn(NonZeroU32, &[Route]) -> io::Result<bool>) -> Self {
         let kernel = Kernel { changes: None, is_of_one };
         Self { state: Mutex::new(State::new(BootTime::from_nanos(0))), kernel: Some(kernel) }
     }
@@ -142,9 +148,11 @@ impl Leads {
     /// Finds out behind which interfaces only one pod can be. May block: not for the event loop.
     pub fn check(&self) {
         let Some(kernel) = &self.kernel else { return };
-        for (interface, sandbox) in self.new_ones() {
-            // The next check tries again.
-            let Ok(is_of_one) = (kernel.is_of_one)(interface) else { continue };
+        let new = self.new_ones();
+        // If something cannot be read, the next check tries again.
+        let Ok(routes) = routes::list() else { return };
+        for (interface, sandbox) in new {
+            let Ok(is_of_one) = (kernel.is_of_one)(interface, &routes) else { continue };
             let state = &mut *self.state.lock();
             kernel.update(state);
             // Unless it has changed meanwhile.
@@ -231,11 +239,11 @@ impl State {
 
 /// Whether it is a veth whose other end is in another network. A bridge that takes its packets, and a route to more than one address
 /// by it, show that others may be behind it.
-fn is_of_one(interface: NonZeroU32) -> io::Result<bool> {
+fn is_of_one(interface: NonZeroU32, routes: &[Route]) -> io::Result<bool> {
     let link = links::of_index(interface.get())?;
     let is_to_others = |route: &Route| route.interface == link.name && route.leads_elsewhere() && !route.is_to_host();
     let is_veth = link.kind == "veth" && link.master.is_none() && link.leads_elsewhere;
-    Ok(is_veth && !routes::list()?.iter().any(is_to_others))
+    Ok(is_veth && !routes.iter().any(is_to_others))
 }
 
 /// Whether the kernel keeps the interface of a handshake's last packet. It keeps that of the first one, which shows nothing, where
@@ -279,7 +287,7 @@ mod tests {
 
     #[test]
     fn an_interface_with_several_pods_leads_to_none() {
-        let leads = Leads::fake(|_| Ok(true));
+        let leads = Leads::fake(|_, _| Ok(true));
         assert_eq!(to(&leads, [7, 8]), [None; 2]);
         for (interface, pod) in [(7, 1), (8, 2), (7, 1)] {
             learn(&leads, interface, sandbox(pod, 50));
@@ -294,17 +302,17 @@ mod tests {
 
     #[test]
     fn an_interface_that_is_no_pods_own_leads_to_none() {
-        let leads = Leads::fake(|interface| Ok(interface.get() == 8));
+        let leads = Leads::fake(|interface, _| Ok(interface.get() == 8));
         leads.learn(index(8), sandbox(1, 50), at(60));
         assert_eq!(to(&leads, [7, 8]), [None; 2], "not checked yet");
         learn(&leads, 7, sandbox(1, 50));
         assert_eq!(to(&leads, [7, 8]), [None, Some(sandbox(1, 50))]);
-        assert!(!is_of_one(index(1)).expect("it exists"), "lo");
+        assert!(!is_of_one(index(1), &[]).expect("it exists"), "lo");
     }
 
     #[test]
     fn an_interface_that_has_changed_or_was_gone_is_learned_again_from_later_connections() {
-        let leads = Leads::fake(|_| Ok(true));
+        let leads = Leads::fake(|_, _| Ok(true));
         let learned = |interface, accepted| {
             leads.learn(index(interface), sandbox(1, 50), accepted);
             leads.check();
@@ -327,19 +335,31 @@ mod tests {
 
     #[test]
     fn an_interface_that_cannot_be_asked_about_is_asked_about_again() {
-        let leads = Leads::fake(|_| Err(io::ErrorKind::OutOfMemory.into()));
+        let leads = Leads::fake(|_, _| Err(io::ErrorKind::OutOfMemory.into()));
         learn(&leads, 7, sandbox(1, 50));
         assert_eq!((leads.to(index(7)), leads.has_new()), (None, true));
     }
 
     #[test]
     fn the_number_of_interfaces_is_bounded() {
-        let leads = Leads::fake(|_| Ok(true));
+        let leads = Leads::fake(|_, _| Ok(true));
         for at in 1..=3000 {
             leads.state.lock().change(Change::Gone(index(at)));
         }
         assert!(leads.state.lock().interfaces.len() <= MAX_INTERFACES);
         learn(&leads, 4000, sandbox(1, 50));
         assert_eq!(leads.to(index(4000)), None);
+    }
+
+    #[test]
+    fn interfaces_that_changed_long_ago_make_room_and_stay_unknown_to_older_connections() {
+        let leads = Leads::fake(|_, _| Ok(true));
+        let old = (1..1024).map(|at| (index(at), Interface::Changed(self::at(at.into()))));
+        leads.state.lock().interfaces.extend(old);
+        learn(&leads, 3000, sandbox(1, 50));
+        assert_eq!(leads.to(index(3000)), Some(sandbox(1, 50)));
+        leads.state.lock().change(Change::Gone(index(3001)));
+        let state = leads.state.lock();
+        assert_eq!((state.began, state.interfaces.len()), (at(1023), 2));
     }
 }

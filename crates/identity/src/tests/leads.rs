@@ -47,6 +47,8 @@ async fn an_heir_that_no_scan_has_shown_is_not_taken_for_the_pod_that_keeps_the_
     let tending = tokio::spawn(Arc::clone(&node.identity).tend());
     node.scan().await;
     sleep(4 * VERIFY_INTERVAL).await;
+    let claim = node.connect_by(8, ADDR).await.wait().await.expect("not outdated");
+    assert!(claim.is_err());
     assert_eq!(first.sender().as_ref().map(name), Ok("p1"), "the other claim does not end it");
     tending.abort();
 }

@@ -180,6 +180,8 @@ fn a_connection_is_of_the_network_that_its_interface_leads_to_whoever_else_has_i
             assert_eq!(case.owner(), Some((uid(lead), Witness::Kernel)), "{reported:?}");
         }
     }
+    let young = Case { holders: &[1], lead: Some(1), accepted: BEGAN, ..Case::default() };
+    assert_eq!(young.decide(), Err(NoOwner::Outdated));
     let ended = Case { holders: &[2], lead: Some(1), ..Case::default() };
     assert_eq!(ended.owner(), Some((uid(2), Witness::Kernel)), "its own sandbox has lost the address");
     let unreported = Case { holders: &[1, 9], lead: Some(9), ..Case::default() };

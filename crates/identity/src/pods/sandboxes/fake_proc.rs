@@ -127,7 +127,7 @@ impl FakeProc {
 
     /// Opens it as the node's `/proc`. Each interface leads to one pod.
     pub fn open(&self) -> Sandboxes {
-        Sandboxes::with(&self.dir, super::Leads::fake(|_| Ok(true))).expect("a /proc")
+        Sandboxes::with(&self.dir, super::Leads::fake(|_, _| Ok(true))).expect("a /proc")
     }
 }
 
