@@ -1,6 +1,5 @@
 //! The owner of a connection when its pod ends, pauses, or leaves its address to another pod.
 
-use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
@@ -10,7 +9,6 @@ use crate::google::Cloud;
 use crate::is_full_size;
 use crate::kube::{Client, NODE, pause};
 use crate::limits::{CPU, bounds};
-use crate::namespace::Kept;
 use crate::operators::PAGES;
 use crate::pod::{Pod, Told};
 use crate::support::cgroup::Cgroup;
@@ -74,7 +72,7 @@ fn inherit(world: &World, api: &mut Client, name: &str, number: u8, delay: Durat
         Pod::start(&world.node, object, address)
     };
     let old = start(api, "old");
-    become_known(&old);
+    old.become_known();
     // The pod is known, and the last scan is recent. The teardown of its network gets stuck.
     api.delete_pod(&old.object, 30);
     old.inside(|pod| pod.connect().map(|mut connection| pod.ask_for_token(&mut connection)));
@@ -104,7 +102,7 @@ fn an_heir_whose_sandbox_has_died_is_not_taken_for_the_pod_before_it() {
     for turn in 0..4 {
         let old = world.pod(&mut api, &format!("old-{turn}"), world.address(turn));
         api.set_addresses(&old.object, &old.address.both());
-        drop(become_known(&old));
+        drop(old.become_known());
         // It is young, so without its network it looks like a pod of gVisor.
         let take_away = if turn % 2 == 0 { Pod::unplug } else { Pod::stick };
         take_away(&old);
@@ -120,20 +118,6 @@ fn an_heir_whose_sandbox_has_died_is_not_taken_for_the_pod_before_it() {
     assert!(seen.iter().all(|told| matches!(told, Told::Unavailable | Told::Broken(_))), "{seen:?}");
 }
 
-/// Waits until the proxy knows the pod. Returns a connection of it.
-fn become_known(pod: &Arc<Pod>) -> Kept {
-    pod.inside(|pod| {
-        let began = Instant::now();
-        loop {
-            let mut connection = pod.connect().expect("the proxy listens");
-            match pod.ask(&mut connection) {
-                Told::Itself => return connection,
-                told => assert!(began.elapsed() < Duration::from_secs(20), "{pod} got {told:?}"),
-            }
-        }
-    })
-}
-
 fn a_kept_connection_ends_with_its_pod() {
     let world = World::new();
     let mut api = world.server.admin();
@@ -141,7 +125,7 @@ fn a_kept_connection_ends_with_its_pod() {
     let _proxy = world.proxy(&[]);
     for turn in 0..5 {
         let pod = world.pod(&mut api, &format!("killed-{turn}"), world.address(turn));
-        let mut kept = become_known(&pod);
+        let mut kept = pod.become_known();
         // Its network outlives its processes.
         pod.kill();
         let told = pod.ask(&mut kept);
@@ -151,7 +135,7 @@ fn a_kept_connection_ends_with_its_pod() {
     let mut times: Vec<Duration> = (0..10)
         .map(|turn| {
             let pod = world.pod(&mut api, &format!("forced-{turn}"), world.address(turn));
-            let mut kept = become_known(&pod);
+            let mut kept = pod.become_known();
             api.delete_pod(&pod.object, 0);
             let began = Instant::now();
             while matches!(pod.ask(&mut kept), Told::Itself) {
@@ -170,7 +154,7 @@ fn a_connection_that_pauses_stays_its_pods() {
     api.create_account("team-0", "app-0");
     let _proxy = world.proxy(&[]);
     let pod = world.pod(&mut api, "pod", world.address(0));
-    let mut kept = become_known(&pod);
+    let mut kept = pod.become_known();
     let identified = identifications(&world);
     for _ in 0..3 {
         pause(PARKED);

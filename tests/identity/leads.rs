@@ -8,7 +8,6 @@ use crate::fleet::metric;
 use crate::kube::{NODE, pause};
 use crate::operators::PAGES;
 use crate::pod::{Pod, Told};
-use crate::rights::eventually;
 use crate::sandbox::Address;
 use crate::support::needs::{Test, tests};
 use crate::world::World;
@@ -48,10 +47,7 @@ fn scans_of(number: u8, plug: impl Fn(&World, u8) -> String) -> u64 {
         (0..number).map(|number| world.pod(&mut api, &format!("pod-{number}"), world.address(number))).collect();
     (0..number).for_each(|pod| drop(world.node.namespace.sh(&plug(&world, pod))));
     for pod in &pods {
-        eventually(|| match pod.get("/whoami") {
-            asked if asked.status == 200 => Ok(()),
-            asked => Err(asked.text),
-        });
+        pod.become_known();
     }
     pause(SETTLED);
     let ask = || {
@@ -84,10 +80,7 @@ fn an_heir_with_the_same_address_and_index_is_not_taken_for_the_pod_before_it() 
     let _proxy = world.proxy(&[]);
     let pod = world.pod(&mut api, "before", world.address(0));
     let ask = |pod: &Arc<Pod>| pod.inside(|pod| pod.connect().map(|mut connection| pod.ask(&mut connection)));
-    eventually(|| match ask(&pod) {
-        Some(Told::Itself) => Ok(()),
-        other => Err(format!("{other:?}")),
-    });
+    pod.become_known();
     pause(SETTLED);
     assert!(matches!(ask(&pod), Some(Told::Itself)));
     pause(CHECKED);

@@ -76,10 +76,7 @@ fn known_pods(world: &World, number: u8) -> Vec<Arc<Pod>> {
     let pods: Vec<_> =
         (0..number).map(|number| world.pod(&mut api, &format!("pod-{number}"), world.address(number))).collect();
     for pod in &pods {
-        eventually(|| match pod.get("/whoami") {
-            asked if asked.status == 200 => Ok(()),
-            asked => Err(asked.text),
-        });
+        pod.become_known();
     }
     pods
 }

@@ -147,6 +147,20 @@ impl Pod {
         self.spawn(work).join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     }
 
+    /// Waits until the proxy knows the pod. Returns a connection of it.
+    pub fn become_known(self: &Arc<Self>) -> Kept {
+        self.inside(|pod| {
+            let began = Instant::now();
+            loop {
+                let mut connection = pod.connect().expect("the proxy listens");
+                match pod.ask(&mut connection) {
+                    Told::Itself => return connection,
+                    told => assert!(began.elapsed() < Duration::from_secs(20), "{pod} got {told:?}"),
+                }
+            }
+        })
+    }
+
     /// Runs work on a thread in the pod's network, and does not wait for it.
     pub fn spawn<T: Send + 'static>(self: &Arc<Self>, work: impl FnOnce(&Self) -> T + Send + 'static) -> JoinHandle<T> {
         let pod = Arc::clone(self);

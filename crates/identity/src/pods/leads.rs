@@ -1,14 +1,14 @@
 //! [`Leads`]: the pods that the node's interfaces lead to.
 //!
 //! On most nodes each pod has a veth of its own: one end is in the pod's network, the other in the node's. The kernel keeps
-//! with each connection by which interface the last packet of its handshake came in. That packet has a number of the one before
-//! it, which only its receiver knows. So the connection is of the network at the other end, whatever address it claims and
-//! whoever has begun since the last scan.
+//! with each connection the interface that the last packet of its handshake came in by. That packet acknowledges a sequence
+//! number that only the receiver of the packet before it knows. So the connection comes from the network at the other end of the
+//! interface, whatever its address is, and even if pods have started since the last scan.
 //!
 //! Which pod is at the other end is learned from a connection that a scan has attributed, once the pod has run for some
 //! seconds: before, the connection may be of the pod that had its address before, and have waited to be accepted. A lead ends
 //! when the kernel reports that its interface has changed or is gone. It does so before another interface gets the index.
-//! An interface that several pods may be behind, such as a bridge, leads to none.
+//! An interface that several pods may share, such as a bridge, leads to none.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -184,7 +184,7 @@ impl Kernel {
         loop {
             match changes.next() {
                 Ok(Some(change)) => state.change(change),
-                // Until all is read, the kernel may lose more without a word.
+                // Until all reports are read, the kernel may drop more without an error.
                 Err(Lost) if is_complete => is_complete = false,
                 Ok(None) | Err(Lost) => break,
             }
@@ -237,8 +237,8 @@ impl State {
     }
 }
 
-/// Whether it is a veth whose other end is in another network. A bridge that takes its packets, and a route to more than one address
-/// by it, show that others may be behind it.
+/// Whether it is a veth whose other end is in another network. If a bridge takes its packets, or a route to more than one address
+/// uses it, several pods may share it.
 fn is_of_one(interface: NonZeroU32, routes: &[Route]) -> io::Result<bool> {
     let link = links::of_index(interface.get())?;
     let is_to_others = |route: &Route| route.interface == link.name && route.leads_elsewhere() && !route.is_to_host();

@@ -108,7 +108,7 @@ pub fn decide(
     pod: impl Fn(PodUid) -> Option<Arc<Pod>>,
     anchor: impl Fn(PodUid) -> Anchor,
 ) -> Result<Owner, NoOwner> {
-    // The connection is of its network, whoever else has its address.
+    // The connection comes from this sandbox's network, even if other sandboxes have its address.
     let lead = evidence.lead.filter(|lead| evidence.holders.contains(lead));
     let owner = match (lead, evidence.holders) {
         (Some(lead), _) => by_kernel(lead, pod),

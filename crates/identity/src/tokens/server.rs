@@ -7,8 +7,8 @@
 //! - Requests that nobody waits for take at most [`MAX_BACKGROUND`] of them.
 //! - If it fails for several workloads, a [`Breaker`] lets one request through each [`PROBE_INTERVAL`], until one does
 //!   not fail. The others fail at once. A request takes 5 s at most, so a stalled server has five at a time.
-//! - After a 429 of Google's a [`Quota`] holds requests back: those that nobody waits for longest. Each project that is charged has its own: it says
-//!   nothing about the others'.
+//! - After a 429 of Google's a [`Quota`] holds requests back: those that nobody waits for longest. Each project that is charged has
+//!   its own: it says nothing about the others'.
 //!
 //! [`Quota`]: super::quota::Quota
 //!
