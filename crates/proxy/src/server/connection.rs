@@ -2,6 +2,7 @@
 //!
 //! Alternates between two states: parked (`park.rs`), and served by hyper.
 
+use std::cell::RefCell;
 use std::future::{Future, poll_fn};
 use std::net::SocketAddr;
 use std::pin::{Pin, pin};
@@ -106,7 +107,7 @@ impl<I: Socket, N: NewStack> Connection<I, N> {
         let Self { io, inbox, arrival, stacks, mut memory, timeouts, last_call, activity, place, bodies } = self;
         let shared = memory.get_or_insert_with(|| stacks.remember(arrival));
         let service = PerConnection {
-            stack: stacks.new_stack(arrival, shared),
+            stack: RefCell::new(stacks.new_stack(arrival, shared)),
             activity: Arc::clone(&activity),
             bodies: bodies.clone(),
             client: arrival.addr(),

@@ -3,6 +3,7 @@
 //! Records when requests arrive and when their responses end, and passes response bodies on at the pace of the
 //! client.
 
+use std::cell::RefCell;
 use std::future::Future;
 use std::mem;
 use std::net::IpAddr;
@@ -28,7 +29,9 @@ const LARGE_CHUNK_BYTES: usize = 4 * 1024;
 
 /// The stack of one connection, as a hyper service.
 pub(super) struct PerConnection<S> {
-    pub(super) stack: S,
+    /// Called in place: cloning and dropping it costs more than some of its layers. Borrowed for a call only, which calls
+    /// nothing of this service.
+    pub(super) stack: RefCell<S>,
     pub(super) activity: Arc<Activity>,
     /// Where the bodies of POSTs are received. `None` if they are not kept.
     pub(super) bodies: Option<Arc<Bodies>>,
@@ -43,32 +46,41 @@ impl<S: Stack> hyper::service::Service<Request<Incoming>> for PerConnection<S> {
     fn call(&self, request: Request<Incoming>) -> Self::Future {
         let answering = Some(self.activity.answering());
         let is_last = wants_close(&request);
-        let stack = self.stack.clone();
         let payload = if request.body().is_end_stream() { Payload::Empty } else { Payload::Some };
         let call = if let Some(bodies) = self.bodies.as_ref().filter(|_| request.method() == Method::POST) {
             let (head, body) = request.into_parts();
             let request = Request::from_parts(head, Payload::Empty);
             let payload = Box::pin(Arc::clone(bodies).receive(self.client, body, Arc::clone(&self.activity)));
-            Call::Late { inner: Box::pin(Late::Keeps { payload, called: Some((stack, request)) }) }
+            Call::Late { inner: Box::pin(Late::Keeps { payload, called: Some((self.another_stack(), request)) }) }
         } else if self.activity.is_receiving_body() {
             let (head, body) = request.into_parts();
             let request = Request::from_parts(head, Payload::Empty);
             let activity = Arc::clone(&self.activity);
-            Call::Late { inner: Box::pin(Late::Receives { body, called: Some((stack, request)), activity }) }
+            Call::Late {
+                inner: Box::pin(Late::Receives { body, called: Some((self.another_stack(), request)), activity }),
+            }
         } else {
-            call_when_ready(stack, request.map(|_| payload))
+            self.call_when_ready(request.map(|_| payload))
         };
         ResponseFuture { call, answering, is_last }
     }
 }
 
-/// Calls the stack once it is ready. hyper passes no waker here; if the stack is not ready, the future polls it
-/// again with one.
-fn call_when_ready<S: Stack>(mut stack: S, request: Request<Payload>) -> Call<S::Future, Late<S>> {
-    match stack.poll_ready(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(Ok(())) => Call::Called { inner: stack.call(request) },
-        Poll::Ready(Err(Reset)) => Call::Failed,
-        Poll::Pending => Call::Late { inner: Box::pin(Late::Called { inner: stack.oneshot(request) }) },
+impl<S: Stack> PerConnection<S> {
+    /// Calls the stack once it is ready. hyper passes no waker here; if the stack is not ready, the future polls another
+    /// one, with its own.
+    fn call_when_ready(&self, request: Request<Payload>) -> Call<S::Future, Late<S>> {
+        let mut stack = self.stack.borrow_mut();
+        match stack.poll_ready(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(Ok(())) => Call::Called { inner: stack.call(request) },
+            Poll::Ready(Err(Reset)) => Call::Failed,
+            Poll::Pending => Call::Late { inner: Box::pin(Late::Called { inner: stack.clone().oneshot(request) }) },
+        }
+    }
+
+    /// A stack for a request that is called later.
+    fn another_stack(&self) -> S {
+        self.stack.borrow().clone()
     }
 }
 

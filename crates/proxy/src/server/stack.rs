@@ -1,7 +1,6 @@
 //! [`Stack`] and [`NewStack`]: the server's requirements for the service that answers requests.
 //!
-//! A stack is created for each connection that serves requests, and cloned for each request. It is dropped when the
-//! connection is parked.
+//! A stack is created for each connection that serves requests, and dropped when the connection is parked.
 
 use http::{Request, Response};
 use tower::Service;
@@ -22,8 +21,8 @@ pub enum Payload {
 
 /// Answers the requests of one connection. Turns errors into responses, or resets the connection.
 ///
-/// Each request is answered by a clone, which is dropped after the call. So a clone must release unused reservations of
-/// `poll_ready`, and cloning should be cheap.
+/// It is called for one request after the other. A request that must wait until its body was read, or until the stack is
+/// ready, has a clone of its own. So a clone must release unused reservations of `poll_ready` when it is dropped.
 pub trait Stack: Service<Request<Payload>, Response = Response<Self::Body>, Error = Reset> + Clone {
     type Body: http_body::Body<Error: std::error::Error + Send + Sync + 'static> + 'static;
 }
