@@ -14,6 +14,7 @@
 mod bound;
 mod cgroups;
 mod churn;
+mod claims;
 mod clients;
 mod crowd;
 mod dead;
@@ -82,6 +83,7 @@ fn main() -> ExitCode {
         ("dead", dead::TESTS),
         ("heirs", heirs::TESTS),
         ("leads", leads::TESTS),
+        ("claims", claims::TESTS),
         ("limits", limits::TESTS),
         ("operators", operators::TESTS),
         ("outage", outage::TESTS),

@@ -204,10 +204,15 @@ impl Sandbox {
         }
     }
 
-    /// Adds another pod's address to its own network, as a pod with `NET_ADMIN` may.
+    /// Adds another pod's address to its own network.
     pub fn squat(&self, address: Address) {
         let Address { v4, v6 } = address;
-        batch(&self.namespace, &format!("addr add {v4}/32 dev lo\naddr add {v6}/128 dev lo nodad\n"));
+        self.batch(&format!("addr add {v4}/32 dev lo\naddr add {v6}/128 dev lo nodad\n"));
+    }
+
+    /// Changes its own network by these lines of `ip -batch`, as a pod with `NET_ADMIN` may.
+    pub fn batch(&self, lines: &str) {
+        batch(&self.namespace, lines);
     }
 
     /// Takes its veth away, and its address with it. The peers of its connections are not notified.

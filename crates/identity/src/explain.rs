@@ -130,7 +130,7 @@ impl Identity {
         }
         // `look_up` would also reset connections of an earlier owner: a query must not change anything.
         let lead = self.sandboxes().anchor(uid).sandbox().filter(|sandbox| self.sandboxes().leads().has(*sandbox));
-        match self.owner(arrival, lead) {
+        match self.owner(arrival, lead, self.sandboxes().holders(addr).as_deref()) {
             Ok(Owner { pod, by, .. }) => Taken::Pod {
                 pod: format!("{}/{}", pod.namespace, pod.name),
                 account: pod.account.to_string(),

@@ -182,7 +182,8 @@ impl Identity {
         if !is_scanned && lead.is_none() {
             return Err(Missing::Scan.into());
         }
-        match self.owner(arrival, lead) {
+        let holders = self.sandboxes().holders(addr);
+        match self.owner(arrival, lead, holders.as_deref()) {
             Ok(owner) if !is_scanned && lead != owner.sandbox() => Err(Missing::Scan.into()),
             Ok(owner) => {
                 if let (Some(interface), Some(sandbox), true) = (arrival.interface, owner.sandbox(), is_scanned) {
@@ -192,23 +193,23 @@ impl Identity {
             }
             Err(_) if !is_scanned => Err(Missing::Scan.into()),
             Err(why) => {
-                self.disown(addr, &why, arrival.accepted);
+                self.disown(addr, &why, holders.as_deref(), arrival.accepted);
                 Err(why)
             }
         }
     }
 
     /// The owner of a connection's address, as of the last scan. It is the connection's if the scan began after the connection
-    /// was accepted, or if it is `lead`, to which the connection's interface leads.
-    fn owner(&self, arrival: Arrival, lead: Option<Sandbox>) -> Result<Owner, NoOwner> {
+    /// was accepted, or if it is `lead`, to which the connection's interface leads. `holders`: of the address, read now.
+    fn owner(&self, arrival: Arrival, lead: Option<Sandbox>, holders: Option<&[Sandbox]>) -> Result<Owner, NoOwner> {
         let addr = arrival.addr();
-        let (holders, reported) = (self.sandboxes().holders(addr).ok_or(Missing::Scan)?, self.pods.with_address(addr));
+        let (holders, reported) = (holders.ok_or(Missing::Scan)?, self.pods.with_address(addr));
         // After the holders: those that have ended or lost the address since the scan are among these.
         let mut recent = self.sandboxes().recent_holders(addr);
         recent.retain(|had| !self.pods.is_elsewhere(had.uid, addr));
         let evidence = Evidence {
             addr,
-            holders: &holders,
+            holders,
             lead,
             recent: &recent,
             reported: &reported,
@@ -260,12 +261,12 @@ impl Identity {
 
     /// Takes an address away from a known pod if another pod has it as well and the API server does not decide between
     /// them. Resets its connections from before this moment. Those of a pod with an interface of its own are told apart by that.
-    fn disown(&self, addr: IpAddr, why: &NoOwner, before: BootTime) {
+    fn disown(&self, addr: IpAddr, why: &NoOwner, holders: Option<&[Sandbox]>, before: BootTime) {
         if !matches!(why, NoOwner::Unidentified(why) if why.is_ambiguous()) {
             return;
         }
         let Some(known) = self.callers.lock().get(&addr).cloned() else { return };
-        if known.pod.as_ref().is_some_and(|pod| self.has_lead(pod, addr)) {
+        if known.pod.as_ref().is_some_and(|pod| self.has_lead(pod, holders)) {
             return;
         }
         self.callers.lock().retain(|_, caller| !Arc::ptr_eq(caller, &known));

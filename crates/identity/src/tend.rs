@@ -10,6 +10,7 @@ use tokio::time::sleep;
 
 use super::Identity;
 use super::caller::KnownPod;
+use crate::pods::Sandbox;
 use crate::pods::owners::{self, Witness};
 use base::clock::BootTime;
 use protocol::metadata::Principal;
@@ -23,15 +24,24 @@ impl Identity {
     pub async fn tend(self: Arc<Self>) {
         let mut changes = self.pods.subscribe();
         let mut left = Vec::new();
+        let mut settled = None;
         let mut checking: Option<JoinHandle<()>> = None;
         loop {
             tokio::select! {
-                _ = changes.changed() => self.expect_pods(),
+                _ = changes.changed() => {
+                    self.expect_pods();
+                    settled = None;
+                }
                 // Their addresses may have new owners.
                 _ = self.scans.since(BootTime::now()), if !left.is_empty() => {}
                 () = sleep(VERIFY_INTERVAL) => {}
             }
             self.verify(&mut left);
+            // Only then, because it reads the networks of all pods that claim an address, some of them perhaps long.
+            let scanned = self.scans.last().began;
+            if settled.replace(scanned) != Some(scanned) {
+                self.settle_claims(scanned);
+            }
             if checking.as_ref().is_none_or(JoinHandle::is_finished) && self.sandboxes().leads().has_new() {
                 let identity = Arc::clone(&self);
                 checking = Some(spawn_blocking(move || identity.sandboxes().leads().check()));
@@ -61,15 +71,15 @@ impl Identity {
             lives
         });
         let scan = self.scans.last();
+        let of_left: Vec<_> = left.iter().map(|(addr, _)| *addr).collect();
+        let holders = self.sandboxes().holders_of(&of_left);
         left.retain(|(addr, noticed)| {
             // Connections that were accepted before the scan, and before a sandbox that it found, belong to the pod that has
             // ended. Later ones may belong to a pod that was not found yet.
-            let holders = self.sandboxes().holders(*addr).unwrap_or_default();
-            let next = holders.iter().map(|next| next.began + owners::TICK).min();
+            let next = holders.get(addr).into_iter().flatten().flatten().map(|next| next.began + owners::TICK).min();
             self.cut(*addr, next.unwrap_or(scan.began).min(scan.began));
             scan.began < *noticed
         });
-        self.settle_claims(scan.began);
         self.workloads.tend(now);
         for number in self.workloads.retain(|| self.pods.all()) {
             (self.forget)(Principal::Workload(number));
@@ -78,24 +88,27 @@ impl Identity {
 
     /// Decides again about addresses of known pods that another pod had as well when this scan began.
     fn settle_claims(&self, began: BootTime) {
-        for addr in self.sandboxes().contested() {
-            let known = self.callers.lock().get(&addr).cloned();
+        let mut claimed = self.sandboxes().contested();
+        claimed.retain(|addr| self.callers.lock().contains_key(addr));
+        for (addr, holders) in self.sandboxes().holders_of(&claimed) {
+            let holders = holders.as_deref();
+            let Some(known) = self.callers.lock().get(&addr).cloned() else { continue };
             // Connections of a pod with an interface of its own are told apart by that.
-            if known.is_none_or(|known| known.pod.as_ref().is_some_and(|pod| self.has_lead(pod, addr))) {
+            if known.pod.as_ref().is_some_and(|pod| self.has_lead(pod, holders)) {
                 continue;
             }
-            match self.owner(Arrival::now((addr, 0).into()), None) {
+            match self.owner(Arrival::now((addr, 0).into()), None, holders) {
                 // This resets the connections of the pod that had it before.
                 Ok(owner) => drop(self.caller(addr, &owner)),
-                Err(why) => self.disown(addr, &why, began),
+                Err(why) => self.disown(addr, &why, holders, began),
             }
         }
     }
 
-    /// Whether an interface leads to this pod, which has this address now.
-    pub(super) fn has_lead(&self, known: &KnownPod, addr: IpAddr) -> bool {
-        let holders = self.sandboxes().holders(addr).unwrap_or_default();
-        holders.iter().any(|holder| holder.uid == known.uid && self.sandboxes().leads().has(*holder))
+    /// Whether an interface leads to this pod, which is among the holders of its address.
+    pub(super) fn has_lead(&self, known: &KnownPod, holders: Option<&[Sandbox]>) -> bool {
+        let is_led_to = |holder: &Sandbox| holder.uid == known.uid && self.sandboxes().leads().has(*holder);
+        holders.is_some_and(|holders| holders.iter().any(is_led_to))
     }
 
     /// Whether a pod still runs and had this address at the last scan.

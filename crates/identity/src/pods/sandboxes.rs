@@ -26,7 +26,8 @@ const REREAD: Duration = Duration::from_secs(1);
 
 /// The sandboxes of this node, from its `/proc`. Needs one open file for each.
 ///
-/// All methods block while the kernel writes the files that they read: some microseconds each. A scan reads files of
+/// All methods block while the kernel writes the files that they read: some microseconds each, and up to 0.7 ms for the
+/// network of a pod that has hundreds of routes. A scan reads files of
 /// all sandboxes and of all new processes, and takes milliseconds; [`Scans`](super::Scans) runs it on a thread of its
 /// own. The other methods do not wait for it: until it ends, they answer from the results of the scan before.
 #[derive(Debug)]
@@ -38,6 +39,9 @@ pub struct Sandboxes {
     table: Mutex<Table>,
     leads: Leads,
 }
+
+/// The sandboxes that have an address.
+pub(super) type Holders = SmallVec<[Sandbox; 2]>;
 
 /// The state of a pod's anchor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -248,24 +252,33 @@ impl Sandboxes {
     /// The sandboxes that have this address now, confirmed by the kernel. Sandboxes and addresses that are newer than
     /// the last scan are not found. There is more than one if a pod gave itself another pod's address. `None` if a
     /// sandbox that had it cannot be read, because the result would be incomplete.
-    pub fn holders(&self, addr: IpAddr) -> Option<SmallVec<[Sandbox; 2]>> {
+    pub fn holders(&self, addr: IpAddr) -> Option<Holders> {
         let addr = addr.to_canonical();
-        let mut holders = SmallVec::new();
-        for (uid, anchor) in self.candidates(addr) {
-            let has = unless_ended(self.proc.has(anchor.pid, addr));
+        self.holders_of(&[addr]).remove(&addr)?
+    }
+
+    /// The [`holders`](Self::holders) of each of these addresses. Reads each network once, whatever it claims.
+    pub fn holders_of(&self, addrs: &[IpAddr]) -> HashMap<IpAddr, Option<Holders>> {
+        let mut holders: HashMap<_, _> = addrs.iter().map(|addr| (*addr, Some(Holders::new()))).collect();
+        for (uid, anchor, had) in self.candidates(addrs) {
+            let has = unless_ended(self.proc.has(anchor.pid, &had));
             // The addresses are this process's only if it still has its ID.
             match (anchor.is_running(), has) {
                 (Ok(false), _) => self.forget(uid, &anchor),
-                (Ok(true), Ok(Some(true))) => holders.push(Sandbox { uid, began: time_of(anchor.start) }),
-                (Ok(true), Ok(_)) => {}
-                (Err(_), _) | (_, Err(_)) => return None,
+                (Ok(true), Ok(has)) => {
+                    let sandbox = Sandbox { uid, began: time_of(anchor.start) };
+                    for addr in has.unwrap_or_default() {
+                        holders.entry(addr).and_modify(|holders| holders.iter_mut().for_each(|all| all.push(sandbox)));
+                    }
+                }
+                (Err(_), _) | (_, Err(_)) => holders.extend(had.into_iter().map(|addr| (addr, None))),
             }
         }
-        Some(holders)
+        holders
     }
 
     /// The sandboxes that had this address at the last scan, or in the five minutes before, whether they live or not.
-    pub fn recent_holders(&self, addr: IpAddr) -> SmallVec<[Sandbox; 2]> {
+    pub fn recent_holders(&self, addr: IpAddr) -> Holders {
         let addr = addr.to_canonical();
         let table = self.table.lock();
         let having = table.sandboxes.iter().filter(|(_, known)| known.addresses.contains(&addr));
@@ -333,11 +346,14 @@ impl Sandboxes {
         self.table.lock().sandboxes.len()
     }
 
-    /// The sandboxes that had this address at the last scan.
-    fn candidates(&self, addr: IpAddr) -> SmallVec<[(PodUid, Arc<Process>); 2]> {
+    /// The sandboxes that had any of these addresses at the last scan, and which.
+    fn candidates(&self, addrs: &[IpAddr]) -> Vec<(PodUid, Arc<Process>, Vec<IpAddr>)> {
         let table = self.table.lock();
-        let having = table.sandboxes.iter().filter(|(_, known)| known.addresses.contains(&addr));
-        having.map(|(uid, known)| (*uid, Arc::clone(&known.anchor))).collect()
+        let having = table.sandboxes.iter().filter_map(|(uid, known)| {
+            let had: Vec<_> = known.addresses.iter().copied().filter(|addr| addrs.contains(addr)).collect();
+            (!had.is_empty()).then(|| (*uid, Arc::clone(&known.anchor), had))
+        });
+        having.collect()
     }
 
     /// Forgets a sandbox, unless it has another anchor by now.

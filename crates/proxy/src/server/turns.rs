@@ -46,7 +46,7 @@ const QUANTUM: i64 = 100_000;
 const ADVANCE: i64 = 20_000;
 
 /// Maximum charge for a poll, in nanoseconds. A poll takes longer only if the process was prevented from running
-/// meanwhile.
+/// meanwhile, or if others claim the client's address, which is not its doing.
 const MAX_CHARGE: i64 = 1_000_000;
 
 /// A turn is late after this waiting time.
