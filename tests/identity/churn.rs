@@ -126,16 +126,20 @@ fn disturb(world: &mut World, tally: &Tally, calm: Duration, stall: Duration) ->
     let mut rounds = 0;
     while !tally.is_complete() {
         wait(calm);
+        tally.hears(false);
         world.watch.hold();
         wait(stall);
         world.watch.pass();
+        tally.hears(true);
         wait(calm);
         if tally.is_complete() {
             break;
         }
+        tally.hears(false);
         world.server.kill();
         wait(AWAY);
         world.server.restart();
+        tally.hears(true);
         wait(calm);
         world.watch.cut();
         rounds += 1;

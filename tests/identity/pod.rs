@@ -171,6 +171,7 @@ impl Pod {
     /// with pauses of this average length. With tokens, it requests these, too.
     pub fn live(self: &Arc<Self>, gap: Duration, has_tokens: bool, tally: &Arc<Tally>) -> JoinHandle<()> {
         let (pod, tally) = (Arc::clone(self), Arc::clone(tally));
+        let began = tally.heard();
         self.sandbox().spawn(move || {
             let mut kept = None;
             for asked in 0.. {
@@ -180,7 +181,7 @@ impl Pod {
                 if fastrand::u8(..3) == 0 {
                     kept = None;
                 }
-                kept = pod.ask_once(kept, has_tokens && fastrand::u8(..TOKENS) == 0, &tally);
+                kept = pod.ask_once(kept, has_tokens && fastrand::u8(..TOKENS) == 0, began, &tally);
                 // A pod's first requests come as soon as it runs.
                 if asked >= 5 || kept.is_none() {
                     pause(gap.mul_f64(fastrand::f64() * 2.0));
@@ -189,9 +190,10 @@ impl Pod {
         })
     }
 
-    /// Sends a request and counts the answer. Returns the connection if it lives.
-    fn ask_once(&self, kept: Option<Kept>, is_for_token: bool, tally: &Tally) -> Option<Kept> {
-        let was_settled = self.is_settled();
+    /// Sends a request and counts the answer. Returns the connection if it lives. `began`: for how long the API server had
+    /// been heard then.
+    fn ask_once(&self, kept: Option<Kept>, is_for_token: bool, began: Duration, tally: &Tally) -> Option<Kept> {
+        let is_known = tally.must_know(began);
         let mut connection = kept.or_else(|| self.connect());
         let told = match &mut connection {
             Some(open) if is_for_token => self.ask_for_token(open),
@@ -199,13 +201,8 @@ impl Pod {
             None => Told::Broken(ErrorKind::ConnectionRefused),
         };
         let is_alive = matches!(told, Told::Itself | Told::Unavailable);
-        tally.count(told, was_settled && self.is_settled());
+        tally.count(told, is_known && !self.is_ending.load(Relaxed));
         connection.filter(|_| is_alive)
-    }
-
-    /// Whether it has existed long enough to be known, and is not ending.
-    fn is_settled(&self) -> bool {
-        self.began.elapsed() > Duration::from_secs(2) && !self.is_ending.load(Relaxed)
     }
 
     /// From now on it may get no response.
