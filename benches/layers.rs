@@ -47,7 +47,7 @@ fn layers(criterion: &mut Criterion) {
         seats: Seats::new(200),
         needs_none: |_: &Request| false,
         hangs: Request::hangs,
-        make_room: MakeRoom::new(|| false),
+        make_room: MakeRoom::new(|_| false),
     });
     bench(criterion, "in_flight", in_flight::layer(&limit).layer(ends()), leaf);
     bench(criterion, "discovery", filter::layer(Discovery).layer(ends()), leaf);

@@ -159,7 +159,7 @@ fn limit(
         seats: Arc::clone(&shared.limits.seats),
         needs_none: move |request: &Request| filters.answer_from_memory(request),
         hangs: move |request: &Request| concealment.lets_hang(request),
-        make_room: MakeRoom::new(move || connections.cut_unread()),
+        make_room: MakeRoom::new(move |whose| connections.cut_unread(whose)),
     }
 }
 

@@ -60,6 +60,9 @@ pub(crate) enum Burden {
     Pipelining,
     /// The same with a small receive window.
     PipeliningNarrow,
+    /// Requests it a few times with a small receive window, lets the proxy close the connection, reads nothing, and
+    /// begins another one.
+    ClosingNarrow,
     /// Pipelines requests for a known token and reads the responses.
     PipeliningAndReading,
     /// Pipelines 2 to 9 requests, reads the responses, and begins again.
@@ -161,7 +164,7 @@ impl Burden {
 
     async fn connect(self, addr: SocketAddr, number: usize) -> io::Result<TcpStream> {
         match self {
-            Self::LargeChangeUnread | Self::PipeliningNarrow | Self::LargeUnreadNarrow => {
+            Self::LargeChangeUnread | Self::PipeliningNarrow | Self::ClosingNarrow | Self::LargeUnreadNarrow => {
                 connect_narrow(Pod::HOSTILE, addr).await
             }
             Self::ScatteredWatch => connect(scattered(number), addr).await,
@@ -184,6 +187,18 @@ impl Burden {
             }
             Self::SlowToken => wait(stream, &request(&token_of(HANGING_ACCOUNT))).await,
             Self::Pipelining | Self::PipeliningNarrow => pipeline(stream).await,
+            Self::ClosingNarrow => {
+                let last = request(TOKEN).replace("\r\n\r\n", "\r\nConnection: close\r\n\r\n");
+                let few = request(TOKEN).repeat(3) + &last;
+                let mut unread = vec![stream];
+                while let Some(stream) = unread.last_mut() {
+                    // The proxy may have cut it.
+                    let _ = stream.write_all(few.as_bytes()).await;
+                    sleep(*PAUSE).await;
+                    unread.push(self.connect(addr, number).await?);
+                }
+                Ok(())
+            }
             Self::PipeliningAndReading => Box::pin(pipeline_and_read(stream)).await,
             Self::ShortPipelines => ask_again(stream, &request(TOKEN).repeat(2 + number % 8)).await,
             Self::OneAfterAnother => ask_again(stream, &request(TOKEN)).await,

@@ -1,7 +1,7 @@
 //! The tests, one per row.
 
 use crate::burden::Burden::{
-    self, ByteByByte, DistinctWatch, EndlessHead, Ghost, HalfClosed, InventedAccounts, InventedScopes,
+    self, ByteByByte, ClosingNarrow, DistinctWatch, EndlessHead, Ghost, HalfClosed, InventedAccounts, InventedScopes,
     InventedScopesFailing, InventedScopesSlow, LargeChangeUnread, LargeHead, LargeUnread, LargeUnreadNarrow, Leaves,
     NewConnections, OneAfterAnother, Pipelining, PipeliningAndReading, PipeliningNarrow, Resets, ScatteredWatch,
     ShortPipelines, Silent, SlowToken, TlsHello, TreeUnread, Trees, Watcher, WatcherWithLargeHead,
@@ -130,6 +130,7 @@ pub(crate) const SIEGES: &[Siege] = &[
     of("pipelining_200_narrow", &[(200, PipeliningNarrow)]),
     of("pipelining_1000", &[(1_000, Pipelining)]).emulated(Always),
     of("pipelining_1000_narrow", &[(1_000, PipeliningNarrow)]).emulated(Always),
+    of("closing_1000_narrow", &[(1_000, ClosingNarrow)]).emulated(Always),
     of("silent", &[(2_000, Silent)]),
     of("large_heads", &[(1_000, LargeHead)]),
     of("endless_heads", &[(1_000, EndlessHead)]),

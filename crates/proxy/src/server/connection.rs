@@ -13,15 +13,16 @@ use std::time::Duration;
 use hyper::server::conn::http1;
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use super::activity::Activity;
 use super::arrival::Arrival;
 use super::bodies::Bodies;
-use super::connections::{Place, Reclaim};
+use super::connections::{Place, Reclaim, Serving};
 use super::drain::LastCall;
 use super::framing::MAX_HEAD_BYTES;
 use super::inbox::Inbox;
+use super::outstanding::Outstanding;
 use super::park::{self, Next};
 use super::service::PerConnection;
 use super::socket::Socket;
@@ -35,6 +36,9 @@ const MAX_LINGER_BYTES: u64 = 1024 * 1024;
 
 /// Maximum time to read these bytes.
 const LINGER_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Interval between checks whether a client reads what was written before the close.
+const DELIVERY_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Idle time after which a connection is parked: it keeps its socket and drops hyper's state and buffers
 /// (about 13 KiB).
@@ -72,11 +76,12 @@ impl<I: Socket, N: NewStack> Connection<I, N> {
     /// when a head is complete, and dropped when the connection becomes idle.
     pub(super) async fn serve(mut self) {
         let mut watchdog = pin!(Watchdog::new(self.timeouts, &self.last_call, &self.activity));
+        let timeouts = self.timeouts;
         loop {
             let Self { io, inbox, activity, place, .. } = &mut self;
             match park::gather(io, inbox, activity, place, watchdog.as_mut()).await {
                 Next::Serve => {}
-                Next::Leave => return,
+                Next::Leave => return deliver(io, activity, timeouts.write, None).await,
                 Next::Refuse => return self.refuse(),
             }
             let Some(connection) = Box::pin(self.serve_http(watchdog.as_mut())).await else { return };
@@ -139,23 +144,27 @@ impl<I: Socket, N: NewStack> Connection<I, N> {
         })
         .await;
         let parts = http.into_parts();
-        let (io, mut inbox) = parts.io.into_inner().into_parts();
-        drop(serving);
+        let (mut io, mut inbox) = parts.io.into_inner().into_parts();
         if matches!(ended, Ended::Due(Due::Park)) {
             // At most an empty line, otherwise hyper would not be idle.
             inbox.put_back(&parts.read_buf);
             return Some(Self { io, inbox, arrival, stacks, memory, timeouts, last_call, activity, place, bodies });
         }
-        close(io, arrival.peer, &activity, ended).await;
+        if close(&mut io, arrival.peer, &activity, ended).await {
+            deliver(&io, &activity, timeouts.write, Some(serving)).await;
+        }
         None
     }
 }
 
-/// Closes a socket that hyper no longer serves.
-async fn close<I: Socket>(mut io: I, peer: SocketAddr, activity: &Activity, ended: Ended) {
+/// Shuts down a socket that hyper no longer serves. Returns whether the client may still get what was written.
+async fn close<I: Socket>(io: &mut I, peer: SocketAddr, activity: &Activity, ended: Ended) -> bool {
     match ended {
         Ended::Due(_) => tracing::debug!(%peer, "closing a connection that made no progress"),
-        Ended::Closed(Err(_)) if activity.wants_reset() => io.close_by_reset(true),
+        Ended::Closed(Err(_)) if activity.wants_reset() => {
+            io.close_by_reset(true);
+            return false;
+        }
         Ended::Closed(Ok(())) if activity.body_announced() => linger(io).await,
         Ended::Closed(Err(error)) => {
             tracing::debug!(%peer, %error, "client connection failed");
@@ -167,15 +176,32 @@ async fn close<I: Socket>(mut io: I, peer: SocketAddr, activity: &Activity, ende
         // closing alone would discard it. Errors do not matter, because the socket is closed next.
         Ended::Closed(Ok(())) => drop(io.shutdown().await),
     }
+    true
 }
 
-async fn linger<I: AsyncRead + AsyncWrite + Unpin>(mut io: I) {
+async fn linger<I: AsyncRead + AsyncWrite + Unpin>(io: &mut I) {
     let drained = async {
         io.shutdown().await?;
         tokio::io::copy(&mut io.take(MAX_LINGER_BYTES), &mut tokio::io::sink()).await
     };
     // Errors do not matter, because the connection is closed next.
     let _ = timeout(LINGER_TIMEOUT, drained).await;
+}
+
+/// Waits until the client has read enough for all to be sent, for as long as for the rest of a response. The connection
+/// keeps its place meanwhile, and may give way like any other whose client does not read.
+async fn deliver<I: Socket>(io: &I, activity: &Activity, patience: Duration, mut serving: Option<Serving>) {
+    while io.outstanding() == Outstanding::Unsent {
+        activity.tick();
+        activity.blocked();
+        if activity.blocked_since().is_some_and(|since| since.elapsed() >= patience) {
+            return;
+        }
+        if let Some(serving) = &mut serving {
+            serving.weigh_response(true);
+        }
+        sleep(DELIVERY_INTERVAL).await;
+    }
 }
 
 #[cfg(test)]

@@ -54,7 +54,7 @@ use super::activity::Activity;
 use super::arrival::Arrival;
 use super::turns::Turns;
 use crate::memory::{Level, OPEN_BYTES, Pressure, SERVING_BYTES, UNREAD_BYTES};
-use crate::shares::Availability;
+use crate::shares::{Availability, Client};
 use base::clock::BootTime;
 use telemetry::Registry;
 use telemetry::shedding::{Shed, Shedding};
@@ -106,6 +106,23 @@ pub(super) enum WaitFor {
     Nothing,
 }
 
+/// Whose responses give way if they are not read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Whose {
+    Anybodys,
+    /// Only those of this client.
+    Of(Client),
+}
+
+impl Whose {
+    fn includes(self, client: Client) -> bool {
+        match self {
+            Self::Anybodys => true,
+            Self::Of(this) => this == client,
+        }
+    }
+}
+
 /// Result of admitting a newcomer.
 #[derive(Debug)]
 pub(super) enum Admission {
@@ -151,11 +168,15 @@ impl Connections {
         self.open.lock().connections.len()
     }
 
-    /// Cuts the connection whose client has not read its response for longest, which soon frees its seat.
-    /// Returns `false` if all clients are reading.
-    pub fn cut_unread(&self) -> bool {
+    /// Cuts the connection on which a response has not been read for longest, which soon frees its seat. Returns `false` if
+    /// these clients read.
+    pub fn cut_unread(&self, whose: Whose) -> bool {
         let mut open = self.open.lock();
-        let Some(longest) = open.oldest(Connection::unread_since) else { return false };
+        let unread = |connection: &Connection| {
+            let is_wanted = connection.activity.is_answering() && whose.includes(connection.client);
+            connection.unread_since().filter(|_| is_wanted)
+        };
+        let Some(longest) = open.oldest(unread) else { return false };
         self.cut(&mut open, longest.number);
         self.shedding.shed(Shed::UnreadAnswer, None);
         true

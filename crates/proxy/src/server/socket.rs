@@ -13,6 +13,7 @@ use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::TcpStream;
 
 use super::activity::Activity;
+use super::outstanding::{Outstanding, outstanding};
 
 /// A client's connection.
 pub(super) trait Socket: AsyncRead + AsyncWrite + Unpin {
@@ -36,6 +37,12 @@ pub(super) trait Socket: AsyncRead + AsyncWrite + Unpin {
 
     /// Makes the next close a reset, or a normal close again.
     fn close_by_reset(&self, reset: bool);
+
+    /// What the kernel still has of the bytes that were written.
+    fn outstanding(&self) -> Outstanding;
+
+    /// Bounds the time for which the kernel waits for an acknowledgement.
+    fn give_up_after(&self, time: Duration);
 }
 
 impl Socket for TcpStream {
@@ -76,9 +83,21 @@ impl Socket for TcpStream {
         // only if the connection is closed already.
         let _ = SockRef::from(self).set_linger(reset.then_some(Duration::ZERO));
     }
+
+    fn outstanding(&self) -> Outstanding {
+        outstanding(self)
+    }
+
+    fn give_up_after(&self, time: Duration) {
+        // It fails only if the connection is closed already.
+        let _ = SockRef::from(self).set_tcp_user_timeout(Some(time));
+    }
 }
 
-/// A socket that is reset if its connection is closed while its client waits for a response.
+/// Time for which the kernel waits until a client acknowledges what was sent before the close. Clients are on this node.
+const ACKNOWLEDGED: Duration = Duration::from_secs(2);
+
+/// A socket that is reset if its connection is closed while its client waits for a response, or has not read one.
 #[derive(Debug)]
 pub(super) struct Cuttable<I: Socket> {
     io: I,
@@ -93,8 +112,12 @@ impl<I: Socket> Cuttable<I> {
 
 impl<I: Socket> Drop for Cuttable<I> {
     fn drop(&mut self) {
-        if self.activity.was_cut_short() {
-            self.io.close_by_reset(true);
+        match self.io.outstanding() {
+            _ if self.activity.was_cut_short() => self.io.close_by_reset(true),
+            Outstanding::Nothing => {}
+            Outstanding::Unacknowledged => self.io.give_up_after(ACKNOWLEDGED),
+            // Otherwise the kernel would keep these bytes for minutes, and no client would be charged for them.
+            Outstanding::Unsent => self.io.close_by_reset(true),
         }
     }
 }
@@ -136,6 +159,14 @@ impl<I: Socket> Socket for Cuttable<I> {
 
     fn close_by_reset(&self, reset: bool) {
         self.io.close_by_reset(reset);
+    }
+
+    fn outstanding(&self) -> Outstanding {
+        self.io.outstanding()
+    }
+
+    fn give_up_after(&self, time: Duration) {
+        self.io.give_up_after(time);
     }
 }
 
@@ -180,6 +211,12 @@ mod pipe {
         }
 
         fn close_by_reset(&self, _: bool) {}
+
+        fn outstanding(&self) -> Outstanding {
+            Outstanding::Nothing
+        }
+
+        fn give_up_after(&self, _: Duration) {}
     }
 }
 

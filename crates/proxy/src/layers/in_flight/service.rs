@@ -20,6 +20,7 @@ use crate::error::{Error, Overload};
 use crate::failure::UPSTREAM_TIMEOUT;
 use crate::layers::outcome::Outcome;
 use crate::reply::AtHand;
+use crate::server::Whose;
 use base::hook::Hook;
 use protocol::metadata::Request;
 
@@ -34,7 +35,7 @@ const SEARCH_INTERVAL: Duration = Duration::from_millis(20);
 /// Frees a seat by cutting a connection whose client does not read its response.
 #[derive(Debug, Clone)]
 pub struct MakeRoom {
-    make_room: Hook<dyn Fn() -> bool + Send + Sync>,
+    make_room: Hook<dyn Fn(Whose) -> bool + Send + Sync>,
     /// Whether a task searches on behalf of all waiting requests.
     is_searching: Arc<AtomicBool>,
 }
@@ -42,12 +43,12 @@ pub struct MakeRoom {
 impl MakeRoom {
     /// Uses this function, which returns `false` if no seat can be freed. The seat may be released a moment after the
     /// call.
-    pub fn new(make_room: impl Fn() -> bool + Send + Sync + 'static) -> Self {
+    pub fn new(make_room: impl Fn(Whose) -> bool + Send + Sync + 'static) -> Self {
         Self { make_room: Hook::new(Arc::new(make_room)), is_searching: Arc::default() }
     }
 
-    fn once(&self) -> bool {
-        (self.make_room)()
+    fn once(&self, whose: Whose) -> bool {
+        (self.make_room)(whose)
     }
 
     /// Searches at intervals while requests wait. A single task searches for all of them, because a search visits all
@@ -61,7 +62,7 @@ impl MakeRoom {
             sleep(SEARCH_INTERVAL).await;
             while seats.waiting() > 0 {
                 for _ in 0..seats.waiting() {
-                    if !make_room.once() {
+                    if !make_room.once(Whose::Anybodys) {
                         break;
                     }
                 }
@@ -131,8 +132,10 @@ where
                 Admission::Seat(seat) => Some(seat),
                 Admission::Wait | Admission::Refuse if needs_none(&request) => None,
                 full => {
-                    let is_freed = make_room.once();
-                    if !is_freed && matches!(full, Admission::Refuse) {
+                    // A client that has its share gets no seat of another.
+                    let has_its_share = matches!(full, Admission::Refuse);
+                    let whose = if has_its_share { Whose::Of(request.client()) } else { Whose::Anybodys };
+                    if !make_room.once(whose) && has_its_share {
                         return Outcome::decided(Err(Overload::InFlight.into()));
                     }
                     request.detach();
@@ -214,7 +217,7 @@ mod tests {
         limit: Arc<Limit<Predicate, Predicate>>,
     }
 
-    fn stage(limit: usize, make_room: impl Fn() -> bool + Send + Sync + 'static) -> Stage {
+    fn stage(limit: usize, make_room: impl Fn(Whose) -> bool + Send + Sync + 'static) -> Stage {
         let upstream = Arc::new(Upstream { answers: Semaphore::new(0), asked: AtomicUsize::new(0) });
         let never: Predicate = |_| false;
         let (seats, make_room) = (Seats::new(limit), MakeRoom::new(make_room));
@@ -255,7 +258,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_client_with_its_share_is_refused_immediately() {
-        let stage = stage(2, || false);
+        let stage = stage(2, |_| false);
         let _both = [stage.ask(1), stage.ask(1)];
         settle().await;
         let began = Instant::now();
@@ -263,9 +266,21 @@ mod tests {
         assert_eq!((began.elapsed(), stage.asked()), (Duration::ZERO, 2));
     }
 
+    /// Another client may stand still for a moment only, as under a CPU limit of its own.
+    #[tokio::test(start_paused = true)]
+    async fn a_client_with_its_share_takes_no_seat_of_a_client_that_does_not_read() {
+        let stage = stage(2, |whose| whose != Whose::Of(Some([10, 0, 0, 1].into())));
+        let _both = [stage.ask(1), stage.ask(1)];
+        settle().await;
+        assert!(is_refused(stage.ask(1)).await);
+        let waits = stage.ask(2);
+        settle().await;
+        assert!(!waits.is_finished());
+    }
+
     #[tokio::test(start_paused = true)]
     async fn another_client_gets_the_next_seat() {
-        let stage = stage(2, || false);
+        let stage = stage(2, |_| false);
         let both = [stage.ask(1), stage.ask(1)];
         settle().await;
         let other = stage.ask(2);
@@ -280,7 +295,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn the_wait_is_limited() {
-        let stage = stage(1, || false);
+        let stage = stage(1, |_| false);
         let _only = stage.ask(1);
         settle().await;
         let began = Instant::now();
@@ -294,7 +309,7 @@ mod tests {
     async fn waiting_requests_share_one_search() {
         let searches = Arc::new(AtomicUsize::new(0));
         let counted = Arc::clone(&searches);
-        let stage = stage(1, move || {
+        let stage = stage(1, move |_| {
             counted.fetch_add(1, Relaxed);
             false
         });
@@ -312,7 +327,7 @@ mod tests {
     async fn the_search_for_unread_responses_is_repeated() {
         let searches = Arc::new(AtomicUsize::new(0));
         let counted = Arc::clone(&searches);
-        let stage = stage(1, move || counted.fetch_add(1, Relaxed) > 0);
+        let stage = stage(1, move |_| counted.fetch_add(1, Relaxed) > 0);
         let only = stage.ask(1);
         settle().await;
         let other = stage.ask(2);
@@ -329,7 +344,7 @@ mod tests {
     async fn a_request_that_waits_for_a_seat_does_not_keep_the_read_buffer() {
         let seats = Seats::new(1);
         let never: Predicate = |_| false;
-        let make_room = MakeRoom::new(|| false);
+        let make_room = MakeRoom::new(|_| false);
         let limit = Arc::new(Limit { seats: Arc::clone(&seats), needs_none: never, hangs: never, make_room });
         let inner = service_fn(|_: Box<Request>| std::future::pending::<Result<Response<Body>, Error>>());
         let buffer = Bytes::from("a header's value".repeat(10));

@@ -23,6 +23,7 @@ use crate::server::TIMEOUTS;
 use telemetry::Registry;
 
 mod bodies;
+mod delivery;
 
 const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nHost: metadata\r\n\r\n";
 

@@ -293,6 +293,24 @@ async fn only_connections_of_these_peers_are_cut_for_not_reading() {
     assert!(!was_aborted(&guests[0]).await && was_aborted(&guests[1]).await && !was_aborted(&guests[2]).await);
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_response_that_is_not_read_gives_way_for_its_client_or_for_all_and_one_that_has_ended_does_not() {
+    let connections = room_for(3);
+    let guests = [1, 2, 3].map(|pod_number| arrive(&connections, pod_number).expect("room"));
+    let _in_flight = [&guests[0], &guests[1]].map(|guest| guest.activity.answering());
+    for guest in &guests {
+        guest.activity.blocked();
+    }
+    sleep(UNREAD_DELAY).await;
+    let cut = |pod_number| connections.cut_unread(Whose::Of(Some(pod(pod_number).ip())));
+    assert!(!cut(3), "it holds no seat");
+    assert!(cut(2));
+    assert!(!cut(2));
+    assert!(connections.cut_unread(Whose::Anybodys));
+    assert!(!connections.cut_unread(Whose::Anybodys));
+    assert!(was_aborted(&guests[0]).await && was_aborted(&guests[1]).await && !was_aborted(&guests[2]).await);
+}
+
 #[tokio::test]
 async fn a_released_place_is_free() {
     let connections = room_for(1);

@@ -1,0 +1,59 @@
+//! What a client has not read when its connection ends.
+
+use std::io::ErrorKind;
+
+use tokio::net::TcpSocket;
+
+use super::*;
+
+/// Bytes of a response: several fit into the kernel's buffer for sending, and hardly one into the client's for receiving.
+const BYTES: usize = 1000;
+
+const REQUESTS: usize = 3;
+
+/// A client that reads nothing sends requests, the last with `Connection: close`, and all are answered.
+async fn answered(connections: &Arc<Connections>) -> (TcpStream, JoinHandle<()>) {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a port");
+    let client = TcpSocket::new_v4().expect("a socket");
+    // The kernel's minimum.
+    client.set_recv_buffer_size(1).expect("it is open");
+    let mut client = client.connect(listener.local_addr().expect("bound")).await.expect("it listens");
+    let server = listener.accept().await.expect("a client").0;
+    let stack = tower::service_fn(|_: Request<Payload>| async {
+        Ok::<_, Reset>(Response::new(Full::new(Bytes::from_static(&[b'x'; BYTES]))))
+    });
+    let connection = connection_among(connections, server, stack, LastCall::default());
+    let Connection { io, inbox, arrival, stacks, memory, timeouts, last_call, activity, place, bodies } = connection;
+    let io = Cuttable::new(io, Arc::clone(&activity));
+    let connection = Connection { io, inbox, arrival, stacks, memory, timeouts, last_call, activity, place, bodies };
+    let server = tokio::spawn(connection.serve());
+    let last = b"GET / HTTP/1.1\r\nHost: metadata\r\nConnection: close\r\n\r\n";
+    client.write_all(&[&REQUEST.repeat(REQUESTS - 1), &last[..]].concat()).await.expect("the server reads");
+    // Longer than it takes to answer.
+    sleep(2 * DELIVERY_INTERVAL).await;
+    (client, server)
+}
+
+/// Otherwise the kernel keeps the responses for minutes, and they are charged to nobody.
+#[tokio::test]
+async fn a_connection_keeps_its_place_until_all_is_sent() {
+    let connections = connections(usize::MAX);
+    let (mut client, server) = answered(&connections).await;
+    assert_eq!((connections.count(), server.is_finished()), (1, false));
+    let mut answers = Vec::new();
+    client.read_to_end(&mut answers).await.expect("a normal close");
+    let answers = String::from_utf8(answers).expect("text");
+    assert_eq!(answers.matches('x').count(), REQUESTS * BYTES);
+    server.await.expect("no panic");
+    assert_eq!(connections.count(), 0);
+}
+
+#[tokio::test]
+async fn what_is_not_sent_when_a_connection_gives_way_is_discarded() {
+    let connections = connections(usize::MAX);
+    let (mut client, server) = answered(&connections).await;
+    server.abort();
+    assert!(server.await.is_err());
+    let read = client.read_to_end(&mut Vec::new()).await;
+    assert_eq!(read.map_err(|error| error.kind()), Err(ErrorKind::ConnectionReset));
+}
