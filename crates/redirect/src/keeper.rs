@@ -9,7 +9,7 @@ use tokio::time::sleep;
 
 use super::drops::Drops;
 use super::spoofing::{Decision, REFUSED, Spoofed};
-use super::{Error, Found, Installed, InstalledRedirect, Mode, NotInstalled, Pods, Redirect, State};
+use super::{Error, Found, Installed, InstalledRedirect, NotInstalled, Pods, Redirect, State};
 use prometheus::{IntCounter, IntGaugeVec};
 
 /// Interval between checks of the rules. If something flushes them, such as a firewall reload, the node is exposed for up to
@@ -207,7 +207,7 @@ impl Keeper {
     /// Shows what the installed rules do with spoofed packets, and why.
     fn show_decision(&self, is_dropped: bool) {
         // A sidecar has no rules for these packets.
-        let is_node = matches!(self.redirect.settings.mode, Mode::DaemonSet { .. });
+        let is_node = self.redirect.settings.mode.is_node();
         let label = match self.decision.current() {
             _ if is_dropped => Spoofed::Dropped.label(),
             Spoofed::Dropped => REFUSED,
