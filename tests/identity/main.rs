@@ -34,6 +34,7 @@ mod naive;
 mod operators;
 mod outage;
 mod pod;
+mod proxy_pod;
 mod quiet;
 mod reporter;
 mod rights;
