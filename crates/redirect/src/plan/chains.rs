@@ -6,8 +6,8 @@ use super::super::destination::{self, METADATA_V4, METADATA_V6};
 use super::super::rule::{Chain, Hook, Hosts, Name, Rule, Then, When};
 use super::super::{Destination, DropSpoofed, Mode, Opened, Rate, Routes, Settings};
 
-pub(super) const SERVER_V4: Hosts = Hosts { addr: IpAddr::V4(METADATA_V4), prefix: 32 };
-const SERVER_V6: Hosts = Hosts { addr: IpAddr::V6(METADATA_V6), prefix: 128 };
+pub(super) const SERVER_V4: Hosts = Hosts::one(IpAddr::V4(METADATA_V4));
+const SERVER_V6: Hosts = Hosts::one(IpAddr::V6(METADATA_V6));
 pub(super) const LOOPBACK: Hosts = Hosts { addr: IpAddr::V4(Ipv4Addr::new(127, 0, 0, 0)), prefix: 8 };
 
 /// The metadata server's address is also that of the DNS resolver, which pods may use.
@@ -180,7 +180,7 @@ pub(super) fn guard_port(to: SocketAddr) -> Rule {
 }
 
 fn to_proxy(to: SocketAddr) -> When {
-    When::To(Hosts { addr: to.ip(), prefix: if to.is_ipv4() { 32 } else { 128 } })
+    When::To(Hosts::one(to.ip()))
 }
 
 /// kube-proxy, which also needs `route_localnet`, guards loopback with the same three rules. They come after the guard of
