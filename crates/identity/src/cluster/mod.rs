@@ -57,7 +57,10 @@ pub const MAX_SILENCE: Duration = Duration::from_secs(75);
 const WATCH_SECONDS: std::ops::Range<u32> = 240..300;
 
 /// Prefix of the user names of nodes.
-const NODE_PREFIX: &str = "system:node:";
+pub const NODE_PREFIX: &str = "system:node:";
+
+/// Prefix of the user names of service accounts.
+pub const ACCOUNT_PREFIX: &str = "system:serviceaccount:";
 
 /// This node, and the credential to prove it.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use http::header::{ACCEPT, CONTENT_TYPE, DATE};
-use http::{HeaderMap, Request};
+use http::Request;
+use http::header::{ACCEPT, CONTENT_TYPE};
 use kube::client::Body;
 use serde::Deserialize;
 use serde_json::json;
@@ -154,7 +154,7 @@ impl OwnCluster {
             Ok(response) => response,
             Err(error) => return Published { answer: Err(error), date: None },
         };
-        let date = date(response.headers());
+        let date = http_client::date(response.headers());
         let answer = async {
             let body = self.clients.accepted(response, Hint::default()).await?;
             Ok(events::read_whole(body, MAX_BYTES).await?.to_vec())
@@ -162,8 +162,4 @@ impl OwnCluster {
         let answer = timeout(RESPONSE_TIMEOUT, answer).await;
         Published { answer: answer.unwrap_or(Err(RequestError::Silent(RESPONSE_TIMEOUT))), date }
     }
-}
-
-fn date(headers: &HeaderMap) -> Option<SystemTime> {
-    httpdate::parse_http_date(headers.get(DATE)?.to_str().ok()?).ok()
 }

@@ -145,8 +145,3 @@ pub(super) fn wipe(body: Bytes) {
         body.as_mut().zeroize();
     }
 }
-
-/// Whether a token from Google can be sent in a header and in JSON without escaping.
-pub(super) fn is_token(text: &str) -> bool {
-    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'"' && byte != b'\\')
-}

@@ -24,7 +24,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 pub use account::Account;
 pub(crate) use account::MAX_AGE;
-use account::{Known, Reading};
+use account::{Known, NOT_ANSWERED, Reading};
 pub use federation::{ClusterUri, Endpoint, Federation, Prefetch, Provider, Trust, WorkloadPool};
 pub use link::{GoogleAccount, Link, Malformed, QuotaProject};
 pub use names::Names;
@@ -235,10 +235,8 @@ impl Workloads {
                     Known::Nothing => (state.due, state.failure.clone(), state.reading == Reading::Idle),
                 }
             };
-            let unread = || LinkError::Unread {
-                account: account.to_string(),
-                why: why.unwrap_or_else(|| "the API server has not answered yet".into()),
-            };
+            let unread =
+                || LinkError::Unread { account: account.to_string(), why: why.unwrap_or_else(|| NOT_ANSWERED.into()) };
             let now = BootTime::now();
             // The next read is due only after the deadline.
             if is_idle && due.since(now) > deadline.saturating_duration_since(Instant::now()) {
