@@ -73,10 +73,10 @@ pub fn ask_until_given(pod: &Arc<Pod>) {
     }
 }
 
-/// What Google is asked at.
+/// Google's endpoints.
 const ENDPOINTS: [Endpoint; 3] = [Endpoint::Sts, Endpoint::AccessToken, Endpoint::IdToken];
 
-/// How often Google was asked for the accounts of these pods.
+/// Number of requests to Google for the accounts of these pods, by endpoint.
 fn exchanges(google: &Cloud) -> Vec<u64> {
     let count = |account: &str| {
         let workload = Workload::new("team-0", account);
@@ -121,7 +121,7 @@ fn name(world: &World) -> String {
     format!("gce-metadata-proxy/handover/{}", world.proxy_address())
 }
 
-/// As a container runtime starts both.
+/// Both proxies run in containers.
 fn containers_take_over() {
     let (world, mut api, google) = world_with_google();
     let _mock = world.mock();
@@ -150,7 +150,7 @@ fn wait_for_offer(world: &World) {
     });
 }
 
-/// Who connects to the socket: the doors of its groups and a user, and how many bytes it gets at most.
+/// Connects to the socket with these shell commands before it and as this user. Returns the number of bytes received.
 fn got(world: &World, doors: &str, user: &str) -> usize {
     wait_for_offer(world);
     let name = name(world);

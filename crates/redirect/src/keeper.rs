@@ -19,7 +19,7 @@ pub const CHECK_INTERVAL: Duration = Duration::from_secs(30);
 /// Interval between attempts while the redirect cannot be installed. Pods have no metadata meanwhile.
 const RETRY_INTERVAL: Duration = Duration::from_secs(5);
 
-/// What a keeper counts and shows.
+/// A keeper's metrics.
 #[derive(Debug)]
 pub struct Metrics {
     /// Packets that the bound on new connections dropped.
@@ -37,7 +37,7 @@ pub struct Keeper {
     /// Whether the tool refused rules with another decision on spoofed packets.
     is_decision_refused: bool,
     decision: Decision,
-    /// What the log said last of spoofed packets.
+    /// The label in the last log message about spoofed packets.
     said: &'static str,
     spoofed: IntGaugeVec,
     drops: Drops,

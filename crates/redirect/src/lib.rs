@@ -203,7 +203,7 @@ impl Redirect {
         if self.settings.mode.is_node() { dataplane::doubt() } else { None }
     }
 
-    /// What this redirect does with spoofed packets, by a scan of the node's interfaces.
+    /// The decision on spoofed packets: by a flag, or by a scan of the node's interfaces.
     fn spoofed(&self) -> Spoofed {
         match (&self.settings.mode, self.settings.opened.drop_spoofed) {
             (Mode::Sidecar { .. }, _) | (_, DropSpoofed::True) => Spoofed::Dropped,

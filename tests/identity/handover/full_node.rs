@@ -19,7 +19,7 @@ use crate::world::World;
 /// Accounts and pods of a full node.
 const FULL: u8 = 110;
 
-/// How often Google was asked.
+/// Number of requests to Google, by endpoint.
 fn counts(google: &Cloud) -> [u64; 3] {
     ENDPOINTS.map(|endpoint| google.count(endpoint))
 }
@@ -29,7 +29,7 @@ const MOST: u64 = 512;
 
 pub(super) fn an_update_of_a_full_node_under_load_costs_nothing() {
     let world = World::new();
-    // As nodes are to have it: else a connection that is being opened is reset when its listener ends.
+    // The recommended setting: without it, a connection that is being opened is reset when its listener closes.
     world.node.namespace.sh("echo 1 > /proc/sys/net/ipv4/tcp_migrate_req");
     let mut api = world.server.admin();
     let google = Cloud::start(&world, &mut api);
