@@ -55,6 +55,4 @@ pub const ADDRS: [SocketAddr; 3] = [PROXY[0], PROXY[1], SocketAddr::new(IpAddr::
 /// The metrics port of k8s-metadata-proxy, on loopback.
 pub const METRICS_ADDR: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 989);
 
-/// Memory for large responses, in bytes. A tree of up to half this size can be redacted and watched. Custom
-/// metadata of a machine is limited to 512 KiB, and a tree also contains its other metadata.
-pub const LARGE_ANSWERS: usize = 1536 * 1024;
+pub use proxy::memory::MAX_PART_BYTES as LARGE_ANSWERS;

@@ -5,12 +5,11 @@ use std::sync::Arc;
 use mock::google::{Authority, Endpoint, Subject, Workload};
 use serde_json::{Value, json};
 
-use crate::google::Cloud;
+use crate::google::world_with_google;
 use crate::kube::NODE;
 use crate::pod::{Asked, Pod};
 use crate::support::needs::{Test, tests};
 use crate::tokens::{linked_accounts, proxy, subject};
-use crate::world::World;
 
 /// The tests of this module.
 pub const TESTS: &[Test] = tests![a_token_is_bound_to_the_pods_own_certificate, without_the_flag_none_is];
@@ -55,9 +54,7 @@ fn assert_not_found(asked: &Asked, why: &str) {
 }
 
 fn a_token_is_bound_to_the_pods_own_certificate() {
-    let world = World::new();
-    let mut api = world.server.admin();
-    let google = Cloud::start(&world, &mut api);
+    let (world, mut api, google) = world_with_google();
     linked_accounts(&mut api, &google, 1);
     api.create_account("team-0", "plain");
     api.create_account("team-0", "node");
@@ -118,9 +115,7 @@ fn a_token_is_bound_to_the_pods_own_certificate() {
 }
 
 fn without_the_flag_none_is() {
-    let world = World::new();
-    let mut api = world.server.admin();
-    let google = Cloud::start(&world, &mut api);
+    let (world, mut api, google) = world_with_google();
     linked_accounts(&mut api, &google, 1);
     let _proxy = proxy(&world, &google, &["--prefetch=none"]);
     let pod = world.pod(&mut api, "pod-0", world.address(0));

@@ -16,7 +16,7 @@ use mock::google::Subject;
 use serde_json::Value;
 use tokio::runtime::Builder;
 
-use crate::google::Cloud;
+use crate::google::{Cloud, world_with_google};
 use crate::kube::NODE;
 use crate::pod::Pod;
 use crate::support::needs::{Test, tests};
@@ -112,9 +112,7 @@ fn google_auth_gets_a_token_that_is_bound_to_its_certificate() {
     const AGENT: Program = Python { lock: "google-auth", module: "with_agent_identity" };
     let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime");
     runtime.block_on(AGENT.install()).expect("it can be installed");
-    let world = World::new();
-    let mut api = world.server.admin();
-    let google = Cloud::start(&world, &mut api);
+    let (world, mut api, google) = world_with_google();
     let _proxy = proxy(&world, &google, &["--bound-tokens"]);
     for (number, name, agent) in [(0, "plain", "ns/team-0/sa/plain"), (1, "other", "ns/team-0/sa/plain")] {
         api.create_account("team-0", name);

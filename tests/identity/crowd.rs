@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::google::Cloud;
+use crate::google::world_with_google;
 use crate::is_full_size;
 use crate::kube::{NODE, pause};
 use crate::load::Load;
@@ -90,9 +90,7 @@ fn others_do_not_notice_a_pod_whose_4_000_processes_live_briefly() {
 fn others_do_not_notice(number: usize, is_brief: bool) {
     // A debug build needs several times as long for each process.
     let number = if is_full_size() { number } else { number / 10 };
-    let world = World::new();
-    let mut api = world.server.admin();
-    let google = Cloud::start(&world, &mut api);
+    let (world, mut api, google) = world_with_google();
     linked_accounts(&mut api, &google, 1);
     // A debug build is larger.
     let memory = LIMITS.memory.map(|bytes| if is_full_size() { bytes } else { 4 * bytes });

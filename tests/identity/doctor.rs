@@ -7,7 +7,7 @@ use mock::google::Workload;
 use serde_json::Value;
 use tokio::time::Instant;
 
-use crate::google::{Cloud, POOL};
+use crate::google::{Cloud, POOL, world_with_google};
 use crate::kube::{Client, NODE, OWN_NODE, pause};
 use crate::pod::Pod;
 use crate::process::BINARY;
@@ -40,9 +40,7 @@ struct Diagnosis {
 
 impl Ward {
     fn new() -> Self {
-        let world = World::new();
-        let mut api = world.server.admin();
-        let google = Cloud::start(&world, &mut api);
+        let (world, mut api, google) = world_with_google();
         api.create_account("team-0", "app");
         api.annotate_account("team-0", "app", "iam.gke.io/gcp-service-account", &email("app"));
         google.bind(Workload::new("team-0", "app"), &email("app"));

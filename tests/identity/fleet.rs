@@ -14,10 +14,10 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use crate::google::Cloud;
-use crate::handover::{DAEMONSET, ProxyPod, TAKEN, strs};
 use crate::is_full_size;
 use crate::kube::{ApiServer, Client, NODE, Requested, pause};
 use crate::pod::Pod;
+use crate::proxy_pod::{DAEMONSET, ProxyPod};
 use crate::support::needs::{Test, tests};
 use crate::tokens::linked_accounts;
 use crate::world::World;
@@ -68,7 +68,7 @@ fn what_a_node_asks_of_the_api_server() {
     let mut counted = Counted { requests: 0, bytes: world.watch.passed() };
     let fetched = pods_read(&mut world.server.admin());
 
-    let mut first = world.proxy_of_pod(&proxies[0].group, &strs(&proxies[0].flags(&google)));
+    let mut first = proxies[0].start(&world, &google);
     ask();
     pause(Duration::from_secs(5));
     let cold = counted.since(&world, "a start with nothing");
@@ -85,9 +85,7 @@ fn what_a_node_asks_of_the_api_server() {
     pause(Duration::from_secs(seconds));
     counted.since(&world, &format!("{seconds} s of rest"));
 
-    let next = world.beside_of_pod(&proxies[1].group, &strs(&proxies[1].flags(&google)));
-    next.line(TAKEN);
-    next.line("serving pods");
+    let _next = proxies[1].take_over(&world, &google);
     assert!(first.end().success());
     ask();
     pause(Duration::from_secs(5));

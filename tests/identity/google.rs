@@ -24,6 +24,14 @@ pub struct Cloud {
     running: Option<(oneshot::Sender<()>, JoinHandle<()>)>,
 }
 
+/// A world, an administrator of its API server, and a fake Google that trusts it.
+pub fn world_with_google() -> (World, Client, Cloud) {
+    let world = World::new();
+    let mut api = world.server.admin();
+    let google = Cloud::start(&world, &mut api);
+    (world, api, google)
+}
+
 impl Cloud {
     /// Starts it, and lets nodes request tokens for the pool.
     pub fn start(world: &World, api: &mut Client) -> Self {

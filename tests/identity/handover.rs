@@ -1,5 +1,7 @@
 //! A rolling update: the new proxy takes over tokens from the one before it, and nobody else gets any or is believed.
 
+mod full_node;
+
 use std::io::Read as _;
 use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::net::{SocketAddr as UnixAddr, UnixListener};
@@ -7,18 +9,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mock::google::{Endpoint, Workload};
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio::time::Instant;
 
 use crate::cgroups::PodGroup;
-use crate::google::Cloud;
-use crate::kube::{Client, NODE, pause};
-use crate::load::Load;
-use crate::namespace::Kept;
+use crate::google::{Cloud, world_with_google};
+use crate::kube::{Client, NODE};
 use crate::pod::{Asked, Pod};
+use crate::proxy_pod::{ACCOUNT, DAEMONSET, OTHER_DAEMONSET, ProxyPod, TAKEN, strs};
 use crate::support::needs::{Test, tests};
 use crate::tokens::linked_accounts;
 use crate::world::World;
+use full_node::an_update_of_a_full_node_under_load_costs_nothing;
 
 /// The tests of this module.
 pub const TESTS: &[Test] = tests![
@@ -29,54 +31,6 @@ pub const TESTS: &[Test] = tests![
     who_takes_the_name_is_not_believed,
     a_pod_of_another_controller_starts_cold,
 ];
-
-const ACCOUNT: &str = "gce-metadata-proxy";
-pub const DAEMONSET: &str = "5d3f6c0e-0000-4000-8000-000000000001";
-const OTHER_DAEMONSET: &str = "5d3f6c0e-0000-4000-8000-000000000002";
-
-/// The log line of a hand-over. A cold start's says "took over no tokens".
-pub const TAKEN: &str = "took over tokens";
-
-/// A pod of the proxy: its object and its control group.
-pub struct ProxyPod {
-    uid: String,
-    pub group: PodGroup,
-}
-
-impl ProxyPod {
-    pub fn new(world: &World, api: &mut Client, name: &str, controller: &str) -> Self {
-        Self::of(world, api, "kube-system", ACCOUNT, name, controller)
-    }
-
-    fn of(world: &World, api: &mut Client, namespace: &str, account: &str, name: &str, controller: &str) -> Self {
-        api.create_account(namespace, account);
-        let owner =
-            json!({"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "p", "uid": controller, "controller": true});
-        let object = json!({
-            "metadata": {"name": name, "ownerReferences": [owner]},
-            "spec": {
-                "nodeName": NODE,
-                "hostNetwork": true,
-                "serviceAccountName": account,
-                "automountServiceAccountToken": false,
-                "containers": [{"name": "proxy", "image": "example.com/proxy"}],
-            },
-        });
-        let created = api.patiently("POST", &format!("/api/v1/namespaces/{namespace}/pods"), Some(&object));
-        let uid = created.body["metadata"]["uid"].as_str().unwrap_or_else(|| panic!("{created:?}")).to_owned();
-        let group = world.node.group(&uid);
-        Self { uid, group }
-    }
-
-    pub fn flags(&self, google: &Cloud) -> Vec<String> {
-        let own = ["--reuse-port".to_owned(), format!("--handover={}", self.uid)];
-        google.flags().into_iter().chain(own).collect()
-    }
-}
-
-pub fn strs(flags: &[String]) -> Vec<&str> {
-    flags.iter().map(String::as_str).collect()
-}
 
 /// Pods of team-0: three with a linked account, and one without.
 fn pods(world: &World, api: &mut Client, google: &Cloud) -> Vec<Arc<Pod>> {
@@ -119,21 +73,22 @@ pub fn ask_until_given(pod: &Arc<Pod>) {
     }
 }
 
-/// How often Google was asked for the accounts of these pods.
+/// Google's endpoints.
+const ENDPOINTS: [Endpoint; 3] = [Endpoint::Sts, Endpoint::AccessToken, Endpoint::IdToken];
+
+/// Number of requests to Google for the accounts of these pods, by endpoint.
 fn exchanges(google: &Cloud) -> Vec<u64> {
     let count = |account: &str| {
         let workload = Workload::new("team-0", account);
-        [Endpoint::Sts, Endpoint::AccessToken, Endpoint::IdToken].map(|endpoint| google.count_of(endpoint, &workload))
+        ENDPOINTS.map(|endpoint| google.count_of(endpoint, &workload))
     };
     ["app-0", "app-1", "app-2", "plain"].iter().flat_map(|account| count(account)).collect()
 }
 
 fn a_rolling_update_costs_no_exchange() {
-    let world = World::new();
-    let mut api = world.server.admin();
-    let google = Cloud::start(&world, &mut api);
+    let (world, mut api, google) = world_with_google();
     let proxies = ["one", "two", "three"].map(|name| ProxyPod::new(&world, &mut api, name, DAEMONSET));
-    let mut first = world.proxy_of_pod(&proxies[0].group, &strs(&proxies[0].flags(&google)));
+    let mut first = proxies[0].start(&world, &google);
     let pods = pods(&world, &mut api, &google);
     let (before, asked) = (pods.iter().map(tokens_of).collect::<Vec<_>>(), Instant::now());
     let counts = exchanges(&google);
@@ -142,7 +97,7 @@ fn a_rolling_update_costs_no_exchange() {
     let mut running = None;
     for (number, proxy) in (1..).zip(&proxies[1..]) {
         wait_for_offer(&world);
-        let next = world.beside_of_pod(&proxy.group, &strs(&proxy.flags(&google)));
+        let next = proxy.start_beside(&world, &google);
         next.line("dropped=0");
         next.line("serving pods");
         match running.replace(next) {
@@ -166,11 +121,9 @@ fn name(world: &World) -> String {
     format!("gce-metadata-proxy/handover/{}", world.proxy_address())
 }
 
-/// As a container runtime starts both.
+/// Both proxies run in containers.
 fn containers_take_over() {
-    let world = World::new();
-    let mut api = world.server.admin();
-    let google = Cloud::start(&world, &mut api);
+    let (world, mut api, google) = world_with_google();
     let _mock = world.mock();
     let proxies = ["one", "two"].map(|name| ProxyPod::new(&world, &mut api, name, DAEMONSET));
     let first = world.contained_beside(&proxies[0].group, &strs(&proxies[0].flags(&google)));
@@ -197,7 +150,7 @@ fn wait_for_offer(world: &World) {
     });
 }
 
-/// Who connects to the socket: the doors of its groups and a user, and how many bytes it gets at most.
+/// Connects to the socket with these shell commands before it and as this user. Returns the number of bytes received.
 fn got(world: &World, doors: &str, user: &str) -> usize {
     wait_for_offer(world);
     let name = name(world);
@@ -215,9 +168,7 @@ fn joins(group: &PodGroup) -> String {
 
 /// Each differs in one thing from the next pod of the proxy, which gets an answer.
 fn nobody_else_gets_tokens() {
-    let world = World::new();
-    let mut api = world.server.admin();
-    let google = Cloud::start(&world, &mut api);
+    let (world, mut api, google) = world_with_google();
     let [own, next] = ["one", "two"].map(|name| ProxyPod::new(&world, &mut api, name, DAEMONSET));
     let foreign = ProxyPod::of(&world, &mut api, "team-0", ACCOUNT, "foreign", DAEMONSET);
     let account = ProxyPod::of(&world, &mut api, "kube-system", "other", "account", DAEMONSET);
@@ -225,7 +176,7 @@ fn nobody_else_gets_tokens() {
     api.create_account("team-0", "default");
     let other = api.create_pod("team-0", "other", "default", NODE);
     let other = world.node.group(&other.uid);
-    let proxy = world.proxy_of_pod(&own.group, &strs(&own.flags(&google)));
+    let proxy = own.start(&world, &google);
     let another = "setpriv --reuid=61999 --clear-groups";
     for (who, doors, user) in [
         ("a process outside pods", String::new(), ""),
@@ -246,150 +197,8 @@ fn nobody_else_gets_tokens() {
     proxy.line("nothing was handed over to a process that asked: it is a process outside pods");
 }
 
-/// Accounts and pods of a full node.
-const FULL: u8 = 110;
-
-/// Maximum memory that a hand-over may add to either process, in KiB.
-const MOST: u64 = 512;
-
-fn an_update_of_a_full_node_under_load_costs_nothing() {
-    let world = World::new();
-    // As nodes are to have it: else a connection that is being opened is reset when its listener ends.
-    world.node.namespace.sh("echo 1 > /proc/sys/net/ipv4/tcp_migrate_req");
-    let mut api = world.server.admin();
-    let google = Cloud::start(&world, &mut api);
-    linked_accounts(&mut api, &google, FULL);
-    let proxies = ["one", "two", "three", "four"].map(|name| ProxyPod::new(&world, &mut api, name, DAEMONSET));
-    let flags = proxies.each_ref().map(|proxy| proxy.flags(&google));
-    let mut first = world.proxy_of_pod(&proxies[0].group, &strs(&flags[0]));
-    let start = |number| {
-        let object = api.create_pod("team-0", &format!("pod-{number}"), &format!("app-{number}"), NODE);
-        Pod::start(&world.node, object, world.address(number))
-    };
-    let pods: Vec<Arc<Pod>> = (0..FULL).map(start).collect();
-    let before: Vec<_> = pods.iter().map(|pod| (tokens_of(pod), Instant::now())).collect();
-    let counts = [Endpoint::Sts, Endpoint::AccessToken, Endpoint::IdToken].map(|endpoint| google.count(endpoint));
-    assert!(counts.iter().sum::<u64>() >= u64::from(FULL));
-
-    // One of this DaemonSet's pods that dies half-way, and one that reads nothing more.
-    let hello = r"gmp-ho:\002AAAAAAAAAAAAAAAA";
-    let ask =
-        format!(r#"curl -s -m 5 --http0.9 --abstract-unix-socket {} -X "$(printf '{hello}')" http://x/"#, name(&world));
-    for (reader, most) in [("head -c 100", 100), ("(head -c 30; sleep 3)", 30)] {
-        let mut command = world.node.namespace.command_with_groups("sh");
-        let shell = format!("{}{ask} | {reader} | wc -c", joins(&proxies[1].group));
-        let output = command.args(["-c", &shell]).output().expect("sh");
-        assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), most.to_string(), "{output:?}");
-    }
-
-    // The update, while all ask.
-    let load = Load::begin(pods.iter().zip(&before).map(|(pod, (tokens, asked))| {
-        let (token, asked) = (tokens[0].clone(), *asked);
-        (pod, move |pod: &Pod, compared: &mut Compared| compared.ask(pod, &token, asked))
-    }));
-    pause(Duration::from_secs(2));
-    let second = world.beside_of_pod(&proxies[1].group, &strs(&flags[1]));
-    second.line(TAKEN);
-    second.line("serving pods");
-    pause(Duration::from_secs(1));
-    assert!(first.end().success());
-    pause(Duration::from_secs(2));
-    let asked = load.end();
-    let answered: usize = asked.iter().map(|pod| pod.answered).sum();
-    let failed: Vec<&String> = asked.iter().flat_map(|pod| &pod.failed).collect();
-    println!("{answered} requests of {FULL} pods during an update, {} failed", failed.len());
-    assert!(failed.is_empty(), "{:?}", &failed[..failed.len().min(5)]);
-    assert!(answered > 5 * usize::from(FULL), "{answered}");
-
-    // Again while nobody asks, and then one that begins with nothing. Its pods then have the same tokens.
-    let (own, peaks) = (second.anonymous_kib(), [1, 2, 3].map(|number| &proxies[number].group));
-    peaks[0].reset_peak();
-    let gives_from = peaks[0].peak_kib();
-    let third = world.beside_of_pod(&proxies[2].group, &strs(&flags[2]));
-    third.line(TAKEN);
-    third.line("serving pods");
-    pause(Duration::from_secs(2));
-    let (gave, gave_peak) = (second.anonymous_kib(), peaks[0].peak_kib());
-    assert!(second.terminate().success());
-    for pod in &pods {
-        tokens_of(pod);
-    }
-    let now = [Endpoint::Sts, Endpoint::AccessToken, Endpoint::IdToken].map(|endpoint| google.count(endpoint));
-    assert_eq!(now, counts, "exchanges after two updates");
-    pause(Duration::from_secs(2));
-    let (took, took_peak) = (third.anonymous_kib(), peaks[1].peak_kib());
-
-    let cold: Vec<&str> = flags[3].iter().map(String::as_str).filter(|flag| !flag.starts_with("--handover")).collect();
-    let fourth = world.beside_of_pod(&proxies[3].group, &cold);
-    fourth.line("serving pods");
-    assert!(third.terminate().success());
-    // All of them are fetched at once, on a machine that may be busy.
-    pods.iter().for_each(ask_until_given);
-    pause(Duration::from_secs(2));
-    let (fetched, fetched_peak) = (fourth.anonymous_kib(), peaks[2].peak_kib());
-    println!("before: {own} KiB, peak {gives_from:?}; after it gave: {gave} KiB, peak {gave_peak:?}");
-    println!("took over: {took} KiB, peak {took_peak:?}; fetched them: {fetched} KiB, peak {fetched_peak:?}");
-    let now = [Endpoint::Sts, Endpoint::AccessToken, Endpoint::IdToken].map(|endpoint| google.count(endpoint));
-    assert!(now[0] >= counts[0] + u64::from(FULL), "without a hand-over, each account costs one: {now:?}");
-    for (what, with, without) in [
-        ("the giver", Some(gave), Some(own)),
-        ("the giver's peak", gave_peak, gives_from),
-        ("the taker", Some(took), Some(fetched)),
-        ("the taker's peak", took_peak, fetched_peak),
-    ] {
-        if let (Some(with), Some(without)) = (with, without) {
-            assert!(with <= without + MOST, "{what}: {with} KiB, {without} KiB without it");
-        }
-    }
-}
-
-/// The answers to a pod.
-#[derive(Default)]
-struct Compared {
-    answered: usize,
-    failed: Vec<String>,
-    kept: Option<Kept>,
-}
-
-impl Compared {
-    /// Asks for a token, and compares the answer with the one that the pod got at `asked`.
-    fn ask(&mut self, pod: &Pod, (token, left): &(String, u64), asked: Instant) {
-        pause(Duration::from_millis(fastrand::u64(50..150)));
-        let is_fresh = self.kept.is_none();
-        let Some(mut connection) = self.kept.take().or_else(|| pod.connect()) else {
-            self.failed.push("refused".to_owned());
-            return;
-        };
-        let most = left.saturating_sub(asked.elapsed().as_secs().saturating_sub(2));
-        let answer = connection.ask("/computeMetadata/v1/instance/service-accounts/default/token");
-        let least = left.saturating_sub(asked.elapsed().as_secs() + 2);
-        match answer {
-            Ok(answer) => {
-                let body = answer.split_once("\r\n\r\n").map_or("", |(_, body)| body);
-                let told: Value = serde_json::from_str(body).unwrap_or_default();
-                let is_same = told["access_token"].as_str() == Some(token);
-                let is_true = told["expires_in"].as_u64().is_some_and(|left| (least..=most).contains(&left));
-                if !answer.starts_with("HTTP/1.1 200") || !is_same || !is_true {
-                    self.failed.push(format!(
-                        "{least} to {most} s are left; the same token: {is_same}; {}",
-                        answer.replace(token, "TOKEN")
-                    ));
-                }
-                self.answered += 1;
-                // Some of them on a new connection.
-                self.kept = (fastrand::u8(..4) > 0).then_some(connection);
-            }
-            // The predecessor has closed an idle connection, as its clients know.
-            Err(_) if !is_fresh => {}
-            Err(error) => self.failed.push(error.to_string()),
-        }
-    }
-}
-
 fn who_takes_the_name_is_not_believed() {
-    let world = World::new();
-    let mut api = world.server.admin();
-    let google = Cloud::start(&world, &mut api);
+    let (world, mut api, google) = world_with_google();
     let proxies = ["one", "two"].map(|name| ProxyPod::new(&world, &mut api, name, DAEMONSET));
     let name = name(&world);
     let squatter = world.node.namespace.spawn(move || {
@@ -401,21 +210,19 @@ fn who_takes_the_name_is_not_believed() {
         said
     });
     std::thread::yield_now();
-    let _first = world.proxy_of_pod(&proxies[0].group, &strs(&proxies[0].flags(&google)));
-    let next = world.beside_of_pod(&proxies[1].group, &strs(&proxies[1].flags(&google)));
+    let _first = proxies[0].start(&world, &google);
+    let next = proxies[1].start_beside(&world, &google);
     next.line("took over no tokens from the predecessor: the process that offers tokens is not trusted: it is a process outside pods");
     next.line("serving pods");
     assert_eq!(squatter.join().expect("no panic"), b"", "it is told nothing");
 }
 
 fn a_pod_of_another_controller_starts_cold() {
-    let world = World::new();
-    let mut api = world.server.admin();
-    let google = Cloud::start(&world, &mut api);
+    let (world, mut api, google) = world_with_google();
     let own = ProxyPod::new(&world, &mut api, "one", DAEMONSET);
     let other = ProxyPod::new(&world, &mut api, "two", OTHER_DAEMONSET);
-    let first = world.proxy_of_pod(&own.group, &strs(&own.flags(&google)));
-    let next = world.beside_of_pod(&other.group, &strs(&other.flags(&google)));
+    let first = own.start(&world, &google);
+    let next = other.start_beside(&world, &google);
     next.line("the process that offers tokens is not trusted: it is pod kube-system/one, which has another namespace, service account or controller");
     next.line("serving pods");
     first.line("nothing was handed over to a process that asked: it is pod kube-system/two");

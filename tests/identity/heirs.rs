@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::google::Cloud;
+use crate::google::world_with_google;
 use crate::is_full_size;
 use crate::kube::{Client, NODE, pause};
 use crate::limits::{CPU, bounds};
@@ -30,9 +30,7 @@ const PARKED: Duration = Duration::from_millis(1500);
 
 fn an_heir_is_never_taken_for_a_pod_whose_teardown_is_stuck() {
     let turns = if is_full_size() { 40 } else { 3 };
-    let world = World::new();
-    let mut api = world.server.admin();
-    let google = Cloud::start(&world, &mut api);
+    let (world, mut api, google) = world_with_google();
     for account in ["old", "heir"] {
         api.create_account("team-0", account);
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::google::Cloud;
+use crate::google::world_with_google;
 use crate::is_full_size;
 use crate::kube::{NODE, pause};
 use crate::namespace::Kept;
@@ -44,9 +44,7 @@ pub fn bounds() -> Bounds {
 
 fn a_herd_is_answered_under_the_limit_of_the_manifests() {
     let runs = if is_full_size() { 5 } else { 1 };
-    let world = World::new();
-    let mut api = world.server.admin();
-    let google = Cloud::start(&world, &mut api);
+    let (world, mut api, google) = world_with_google();
     let pods: Vec<Arc<Pod>> = (0..PODS)
         .map(|number| {
             let account = format!("app-{number}");

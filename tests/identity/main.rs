@@ -35,6 +35,7 @@ mod naive;
 mod operators;
 mod outage;
 mod pod;
+mod proxy_pod;
 mod quiet;
 mod reporter;
 mod rights;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::google::Cloud;
+use crate::google::world_with_google;
 use crate::is_full_size;
 use crate::kube::{NODE, pause};
 use crate::namespace::Kept;
@@ -62,9 +62,7 @@ fn a_busy_node_is_served_within_its_memory() {
     } else {
         (20, 10, 8, &[10, 200][..], 4 * LIMIT)
     };
-    let world = World::new();
-    let mut api = world.server.admin();
-    let google = Cloud::start(&world, &mut api);
+    let (world, mut api, google) = world_with_google();
     linked_accounts(&mut api, &google, pods);
     let group = Cgroup::new(Bounds { memory: Some(limit), cpu: None }).expect("groups are needed");
     let flags = google.flags();

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::google::Cloud;
+use crate::google::world_with_google;
 use crate::is_full_size;
 use crate::kube::{NODE, PodObject, pause};
 use crate::load::Load;
@@ -215,9 +215,7 @@ fn a_new_pod_gets_its_token_soon_after_the_api_server_is_back() {
     // Long enough for the longest pause between two attempts.
     const AWAY: Duration = Duration::from_secs(12);
     let rounds: u8 = if is_full_size() { 10 } else { 2 };
-    let world = World::new();
-    let mut api = world.server.admin();
-    let google = Cloud::start(&world, &mut api);
+    let (world, mut api, google) = world_with_google();
     linked_accounts(&mut api, &google, rounds);
     let _proxy = tokens::proxy(&world, &google, &[]);
     let mut times: Vec<Duration> = (0..rounds)

@@ -6,12 +6,11 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::google::Cloud;
+use crate::google::world_with_google;
 use crate::kube::{NODE, PodObject};
 use crate::pod::Pod;
 use crate::support::needs::{Test, tests};
 use crate::tokens::{email, linked_accounts, proxy, subject};
-use crate::world::World;
 
 pub const TESTS: &[Test] = tests![pods_that_flood_cause_ten_kibibytes_of_log_a_minute_each_at_most];
 
@@ -48,9 +47,7 @@ fn attack(pod: &Pod, paths: &[&str], thread: u64) -> u64 {
 }
 
 fn pods_that_flood_cause_ten_kibibytes_of_log_a_minute_each_at_most() {
-    let world = World::new();
-    let mut api = world.server.admin();
-    let google = Cloud::start(&world, &mut api);
+    let (world, mut api, google) = world_with_google();
     linked_accounts(&mut api, &google, 1);
     // IAM refuses this account, and the proxy that one.
     for (account, google_account) in [("app-1", email("nobody")), ("app-2", "no e-mail".to_owned())] {

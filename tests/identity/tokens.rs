@@ -10,7 +10,7 @@ use serde_json::Value;
 use tokio::runtime::Builder;
 use tokio::time::Instant;
 
-use crate::google::{Cloud, POOL};
+use crate::google::{Cloud, POOL, world_with_google};
 use crate::is_full_size;
 use crate::kube::{Client, NODE, pause};
 use crate::operators::PAGES;
@@ -77,9 +77,7 @@ fn findings(pod: &Pod) -> String {
 }
 
 fn pods_get_the_tokens_of_their_own_accounts() {
-    let world = World::new();
-    let mut api = world.server.admin();
-    let google = Cloud::start(&world, &mut api);
+    let (world, mut api, google) = world_with_google();
     for (account, google_account) in
         [("linked", Some("linked")), ("plain", None), ("unbound", Some("unbound")), ("odd", Some("@"))]
     {
@@ -154,9 +152,7 @@ fn pods_get_the_tokens_of_their_own_accounts() {
 fn a_cold_herd_costs_one_exchange_per_account() {
     const REQUESTS: usize = 5;
     let pods: u8 = if is_full_size() { 110 } else { 30 };
-    let world = World::new();
-    let mut api = world.server.admin();
-    let google = Cloud::start(&world, &mut api);
+    let (world, mut api, google) = world_with_google();
     for endpoint in [Endpoint::Sts, Endpoint::AccessToken] {
         google.fault(endpoint, Fault::Slow(Duration::from_millis(100)));
     }
@@ -224,9 +220,7 @@ fn issued(world: &World) -> u32 {
 fn a_pod_finds_its_token_when_it_starts() {
     // As many as are fetched for at once. In the long form, further ones are spread over half a minute.
     let pods: u8 = if is_full_size() { 100 } else { 15 };
-    let world = World::new();
-    let mut api = world.server.admin();
-    let google = Cloud::start(&world, &mut api);
+    let (world, mut api, google) = world_with_google();
     linked_accounts(&mut api, &google, pods);
     let _proxy = proxy(&world, &google, &[]);
     // A pod that exists when the proxy gets its first list of pods counts as old, and its token can wait.
@@ -265,9 +259,7 @@ fn a_pod_finds_its_token_when_it_starts() {
 }
 
 fn what_was_given_goes_on_while_google_and_the_api_server_are_away() {
-    let mut world = World::new();
-    let mut api = world.server.admin();
-    let google = Cloud::start(&world, &mut api);
+    let (mut world, mut api, google) = world_with_google();
     linked_accounts(&mut api, &google, 1);
     let _proxy = proxy(&world, &google, &["--prefetch=none"]);
     let pod = world.pod(&mut api, "pod-0", world.address(0));
@@ -295,9 +287,7 @@ fn what_was_given_goes_on_while_google_and_the_api_server_are_away() {
 }
 
 fn what_google_refuses_is_seen_by_operators() {
-    let world = World::new();
-    let mut api = world.server.admin();
-    let google = Cloud::start(&world, &mut api);
+    let (world, mut api, google) = world_with_google();
     linked_accounts(&mut api, &google, 1);
     api.create_account("team-0", "unbound");
     api.annotate_account("team-0", "unbound", "iam.gke.io/gcp-service-account", &email("unbound"));

@@ -6,7 +6,7 @@ use mock::google::Workload;
 use mock::{DEFAULT_ACCOUNT, SECRET_MARKER};
 use serde_json::Value;
 
-use crate::google::{Cloud, POOL};
+use crate::google::{POOL, world_with_google};
 use crate::kube::NODE;
 use crate::pod::Pod;
 use crate::support::needs::{Test, tests};
@@ -46,9 +46,7 @@ fn assert_of_nobody_else(tree: &str) {
 }
 
 fn the_trees_of_pods_have_their_own_accounts() {
-    let world = World::new();
-    let mut api = world.server.admin();
-    let google = Cloud::start(&world, &mut api);
+    let (world, mut api, google) = world_with_google();
     for (account, annotation) in [("one", Some(email("one"))), ("two", Some(email("two"))), ("plain", None)] {
         api.create_account("team-0", account);
         if let Some(annotation) = annotation {

@@ -2,14 +2,16 @@
 //! proxy in front of one, with the same rows. So neither can drift unnoticed from the protocol or from the other.
 
 mod ask;
+mod bodies;
 mod expect;
+mod row;
 mod rows;
 mod stage;
 mod stories;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use rows::{Case, Play};
+use row::{Case, Play};
 use stage::{Side, Stage};
 
 /// All IDs of the table by subject. The gaps are in the table itself.

@@ -42,7 +42,7 @@ pub fn is_wanted() -> bool {
 /// Set in the machine.
 const EMULATED: &str = "METADATA_PROXY_EMULATED";
 
-/// How many times longer all may take: in the machine, everything does.
+/// Factor for all time limits: everything takes longer in an emulated machine.
 pub fn patience() -> u32 {
     if env::var_os(EMULATED).is_some() { 10 } else { 1 }
 }

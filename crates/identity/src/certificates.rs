@@ -13,7 +13,7 @@ use protocol::metadata::Fingerprint;
 /// Maximum certificates of one pod at a time.
 pub(super) const MAX_CERTIFICATES: usize = 4;
 
-/// How long a certificate counts after it was last used. Longer than a token lives that is bound to it.
+/// Time for which a certificate counts after its last use. Longer than the life of a token that is bound to it.
 pub(super) const COUNTS_FOR: Duration = Duration::from_secs(3600);
 
 /// The certificates that a pod has used lately.

@@ -37,7 +37,6 @@ pub enum Taken {
     Pod {
         /// Namespace and name.
         pod: String,
-        /// Its service account.
         account: String,
         /// The source of the evidence.
         evidence: String,

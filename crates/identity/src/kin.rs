@@ -26,7 +26,7 @@ use tokio::time::timeout;
 use crate::cluster::{Cluster, RequestError};
 use crate::pods::{HostProc, Pod, PodUid, Pods, ProcError};
 
-/// How long the API server may take to report a pod that has connected already.
+/// Maximum wait until the API server reports a pod that has already connected.
 const MAX_WAIT: Duration = Duration::from_secs(1);
 
 /// Attests processes of this `DaemonSet`'s pods.

@@ -1,11 +1,10 @@
 //! Sends requests to the proxy's listener for operators on this machine. [`AskError`]: why there is no usable answer.
 
-use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::StatusCode;
+use http::{Request, StatusCode};
 
 use http_client::{HttpClient, Limits};
 
@@ -41,15 +40,17 @@ pub fn from_here(addr: SocketAddr) -> SocketAddr {
 
 /// Fetches the page at this path, with its query.
 pub async fn get(admin: SocketAddr, target: &str) -> Result<String, AskError> {
-    let unreachable = |error: &dyn fmt::Display| AskError::Unreachable(admin, error.to_string());
-    let request = http::Request::get(format!("http://{}{target}", from_here(admin)));
-    let request = request.body(Bytes::new()).map_err(|error| unreachable(&error))?;
-    let answer = HttpClient::plain(LIMITS).send(request).await.map_err(|error| unreachable(&error))?;
-    let text = String::from_utf8_lossy(answer.body()).into_owned();
-    let said = || text.trim_end().to_owned();
-    match answer.status() {
-        status if status.is_success() => Ok(text),
-        StatusCode::NOT_FOUND => Err(AskError::NoIdentity(said())),
-        _ => Err(AskError::Refused(said())),
+    match send(admin, target).await.map_err(|error| AskError::Unreachable(admin, error))? {
+        (status, text) if status.is_success() => Ok(text),
+        (StatusCode::NOT_FOUND, text) => Err(AskError::NoIdentity(text.trim_end().to_owned())),
+        (_, text) => Err(AskError::Refused(text.trim_end().to_owned())),
     }
+}
+
+/// Requests this path, with its query. Returns any response.
+pub(crate) async fn send(admin: SocketAddr, target: &str) -> Result<(StatusCode, String), String> {
+    let request = Request::get(format!("http://{}{target}", from_here(admin))).body(Bytes::new());
+    let request = request.map_err(|error| error.to_string())?;
+    let response = HttpClient::plain(LIMITS).send(request).await.map_err(|error| error.to_string())?;
+    Ok((response.status(), String::from_utf8_lossy(response.body()).into_owned()))
 }

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::plan::Plan;
-use super::{Error, State, Tool, first_edition, privileges};
+use super::{Error, Tool, first_edition, privileges};
 
 /// Reason why the redirect is not installed, and the consequence for pods.
 #[derive(Debug, thiserror::Error)]
@@ -51,7 +51,7 @@ async fn install_first(plans: &[Plan], preferred: Option<Tool>) -> Result<Tool, 
     let mut failure = Error::NoTool;
     for tool in Tool::all_usable(preferred).await {
         for plan in plans {
-            if stands(tool, plan).await {
+            if tool.has(plan).await.unwrap_or(false) {
                 return Ok(tool);
             }
             if !plan.guards_loopback() && first_edition::needs_guard(&[tool]).await {
@@ -73,14 +73,10 @@ async fn install_first(plans: &[Plan], preferred: Option<Tool>) -> Result<Tool, 
 pub(super) async fn is_closed(plans: &[Plan], preferred: Option<Tool>) -> bool {
     for tool in Tool::all_usable(preferred).await {
         for plan in plans {
-            if stands(tool, plan).await {
+            if tool.has(plan).await.unwrap_or(false) {
                 return true;
             }
         }
     }
     false
-}
-
-async fn stands(tool: Tool, plan: &Plan) -> bool {
-    matches!(tool.state(plan).await, Ok(State::Installed))
 }

@@ -78,7 +78,7 @@ async fn keep<F: Future<Output = ()>>(
     tokio::join!(keeper.run(), then);
 }
 
-/// What to say of spoofed packets, which the installed rules drop or not, after a scan of the node's interfaces.
+/// The warning about spoofed packets, if any. `is_dropped`: by the installed rules. `now`: by a scan of the node's interfaces.
 fn spoofing_doubt(is_dropped: bool, now: &Spoofed) -> Option<String> {
     const NOW: &str = "Run 'redirect install' again, or keep the rules with --keep";
     match now {

@@ -136,15 +136,15 @@ impl Redirect {
     }
 
     async fn stands(&self, plan: &Plan) -> bool {
-        let state = async || self.tool().await?.state(plan).await;
-        matches!(state().await, Ok(State::Installed)) && self.wrong_address().is_none()
+        let has = async || self.tool().await?.has(plan).await;
+        has().await.unwrap_or(false) && self.wrong_address().is_none()
     }
 
     async fn install_whole(&self, plan: &Plan, until: Option<Instant>) -> Result<Tool, Error> {
         privileges::check()?;
         let tool = self.tool().await?;
         let other = tool.other().if_usable().await;
-        if matches!(self.settings.mode, Mode::DaemonSet { .. }) {
+        if self.settings.mode.is_node() {
             self.add_addresses()?;
             let tools: Vec<Tool> = std::iter::once(tool).chain(other).collect();
             first_edition::wait_for_successor(&tools, &self.to(), &self.shared(), until).await?;

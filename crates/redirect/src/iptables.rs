@@ -8,7 +8,7 @@ mod text;
 
 use super::plan::Plan;
 use super::rule::{Hook, Name, Rule};
-use super::{Error, State, process};
+use super::{Error, State, may_have_ipv6, process};
 use text::{PREFIX, Saved, TABLES, has_chain, hook, is_jump, name, nothing_saved, ruleset, table_of};
 
 pub(super) use text::text;
@@ -40,8 +40,7 @@ impl Family {
 
     /// Without IPv6 on machines that do not have it: they have no bypass over IPv6 either.
     fn all() -> impl Iterator<Item = Self> {
-        let has_v6 = std::path::Path::new("/proc/net/if_inet6").exists();
-        [Self::V4, Self::V6].into_iter().filter(move |family| *family == Self::V4 || has_v6)
+        [Self::V4].into_iter().chain(may_have_ipv6().then_some(Self::V6))
     }
 
     fn has(self, rule: &Rule) -> bool {

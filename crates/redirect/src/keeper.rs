@@ -9,7 +9,7 @@ use tokio::time::sleep;
 
 use super::drops::Drops;
 use super::spoofing::{Decision, REFUSED, Spoofed};
-use super::{Error, Found, Installed, InstalledRedirect, Mode, NotInstalled, Pods, Redirect, State};
+use super::{Error, Found, Installed, InstalledRedirect, NotInstalled, Pods, Redirect, State};
 use prometheus::{IntCounter, IntGaugeVec};
 
 /// Interval between checks of the rules. If something flushes them, such as a firewall reload, the node is exposed for up to
@@ -19,7 +19,7 @@ pub const CHECK_INTERVAL: Duration = Duration::from_secs(30);
 /// Interval between attempts while the redirect cannot be installed. Pods have no metadata meanwhile.
 const RETRY_INTERVAL: Duration = Duration::from_secs(5);
 
-/// What a keeper counts and shows.
+/// A keeper's metrics.
 #[derive(Debug)]
 pub struct Metrics {
     /// Packets that the bound on new connections dropped.
@@ -37,7 +37,7 @@ pub struct Keeper {
     /// Whether the tool refused rules with another decision on spoofed packets.
     is_decision_refused: bool,
     decision: Decision,
-    /// What the log said last of spoofed packets.
+    /// The label in the last log message about spoofed packets.
     said: &'static str,
     spoofed: IntGaugeVec,
     drops: Drops,
@@ -207,7 +207,7 @@ impl Keeper {
     /// Shows what the installed rules do with spoofed packets, and why.
     fn show_decision(&self, is_dropped: bool) {
         // A sidecar has no rules for these packets.
-        let is_node = matches!(self.redirect.settings.mode, Mode::DaemonSet { .. });
+        let is_node = self.redirect.settings.mode.is_node();
         let label = match self.decision.current() {
             _ if is_dropped => Spoofed::Dropped.label(),
             Spoofed::Dropped => REFUSED,

@@ -83,6 +83,7 @@ mod destination;
 mod drops;
 mod error;
 mod first_edition;
+mod found;
 mod install;
 mod iptables;
 mod keeper;
@@ -92,6 +93,7 @@ mod privileges;
 mod process;
 mod rate;
 mod rule;
+mod settings;
 mod spoofing;
 mod state;
 mod tool;
@@ -106,11 +108,13 @@ pub use error::Error;
 pub use install::{Installed, InstalledRedirect};
 pub use keeper::{CHECK_INTERVAL, Keeper, Metrics, Standing};
 pub use rate::Rate;
+pub use settings::{Mode, Opened, Routes, Settings};
 pub use spoofing::DropSpoofed;
 pub use state::State;
 pub use tool::Tool;
 
 use addresses::Presence;
+use found::Found;
 use plan::Plan;
 use spoofing::{Cause, Spoofed};
 
@@ -127,76 +131,6 @@ pub struct Redirect {
     pub tool: Option<Tool>,
 }
 
-/// The rules' behaviour, regardless of the tool.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Settings {
-    /// The packets to redirect.
-    pub mode: Mode,
-    /// The addresses that the proxy listens on.
-    pub to: Destination,
-    /// Whether the proxy may use addresses that another program gave to the node. Otherwise such an address is refused
-    /// ([`Error::Taken`]), because pods could be sent to another server.
-    pub is_shared: bool,
-    pub opened: Opened,
-}
-
-/// The packets to redirect.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Mode {
-    /// Packets of all pods on this node, except pods in the node's own network.
-    DaemonSet {
-        /// Interfaces that receive no packets from pods. `None` to detect the uplinks to the metadata server.
-        uplinks: Option<Vec<String>>,
-    },
-    /// Packets of this pod, except the proxy's own.
-    Sidecar {
-        /// The user ID of the proxy. Nothing else in the pod may run as this user.
-        proxy_uid: u32,
-    },
-}
-
-/// Packets that the redirect lets pass.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Opened {
-    pub routes: Routes,
-    /// Whether to drop packets that arrive on an interface other than the one that routes to their source.
-    pub drop_spoofed: DropSpoofed,
-    /// Maximum rate of new connections of each source address. `None` for no bound. Ignored in a sidecar, which has none.
-    pub max_new_connections: Option<Rate>,
-}
-
-impl Default for Opened {
-    fn default() -> Self {
-        Self { routes: Routes::default(), drop_spoofed: DropSpoofed::Auto, max_new_connections: Some(Rate::DEFAULT) }
-    }
-}
-
-/// Routes to the metadata server that bypass the proxy and stay open. DNS always stays open.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Routes {
-    /// TCP ports of 169.254.169.254.
-    pub ports: Vec<u16>,
-    /// Whether `fd20:ce::254` stays open.
-    pub ipv6: bool,
-}
-
-impl Routes {
-    /// Whether this address of the metadata server stays open.
-    pub fn lead_to(&self, addr: SocketAddr) -> bool {
-        match addr {
-            SocketAddr::V4(addr) => self.ports.contains(&addr.port()),
-            SocketAddr::V6(_) => self.ipv6,
-        }
-    }
-}
-
-/// What is installed.
-struct Found {
-    state: State,
-    /// Whether these rules drop spoofed packets. Of no meaning if they are not installed.
-    is_dropped: bool,
-}
-
 impl Redirect {
     /// The addresses that pods are sent to on this node.
     fn to(&self) -> Destination {
@@ -205,7 +139,7 @@ impl Redirect {
 
     /// The addresses that this redirect adds to `lo`.
     fn added(&self) -> impl Iterator<Item = IpAddr> {
-        let is_node = matches!(self.settings.mode, Mode::DaemonSet { .. });
+        let is_node = self.settings.mode.is_node();
         let to: Vec<_> = self.to().addrs().map(|to| to.ip()).collect();
         to.into_iter().filter(move |ip| is_node && is_added(*ip))
     }
@@ -255,86 +189,9 @@ impl Redirect {
         Ok(first + &self.tool().await?.text(&self.plan_to_install(self.spoofed().is_dropped()).await))
     }
 
-    /// Compares the installed rules with this redirect.
-    pub async fn state(&self) -> Result<State, Error> {
-        Ok(self.found().await?.state)
-    }
-
-    /// Compares the installed rules with this redirect, and finds out what they do with spoofed packets.
-    async fn found(&self) -> Result<Found, Error> {
-        privileges::check()?;
-        let tool = self.tool().await?;
-        let mut is_dropped = self.spoofed().is_dropped();
-        let plan = self.plan_with(&[tool], is_dropped).await;
-        let mut state = tool.state(&plan).await?;
-        if matches!(state, State::Differs(_)) && tool.state(&Plan::loopback_alone()).await? == State::Installed {
-            // `remove` leaves these rules where it cannot undo the first edition.
-            state = State::Absent;
-        }
-        if !state.is_installed() {
-            state = Self::unbounded(tool, &plan).await?.unwrap_or(state);
-        }
-        if !state.is_installed()
-            && self.decides_on_spoofed()
-            && let Some(other) = Self::standing(tool, &self.plan_with(&[tool], !is_dropped).await).await?
-        {
-            // It was decided at another time. The keeper follows.
-            (state, is_dropped) = (other, !is_dropped);
-        }
-        let state = match state {
-            State::Installed | State::Unbounded => match self.wrong_address() {
-                Some(what) => State::Differs(format!("the rules are installed, but {what}")),
-                None => state,
-            },
-            _ if closing::is_closed(&self.closing_plans(plan.guards_loopback()), self.tool).await => State::Closed,
-            State::Absent => Self::by_other_tool(tool, &plan).await?,
-            state => state,
-        };
-        Ok(Found { state, is_dropped })
-    }
-
-    /// [`State::Installed`] or [`State::Unbounded`] if this plan is what is installed.
-    async fn standing(tool: Tool, plan: &Plan) -> Result<Option<State>, Error> {
-        match tool.state(plan).await? {
-            State::Installed => Ok(Some(State::Installed)),
-            _ => Self::unbounded(tool, plan).await,
-        }
-    }
-
-    /// Whether there are rules of this redirect that drop spoofed packets.
-    async fn is_dropping(&self) -> bool {
-        let standing = async || {
-            let tool = self.tool().await?;
-            Self::standing(tool, &self.plan_with(&[tool], true).await).await
-        };
-        standing().await.is_ok_and(|state| state.is_some())
-    }
-
-    /// [`State::Unbounded`] if this plan without its bound is what is installed.
-    async fn unbounded(tool: Tool, plan: &Plan) -> Result<Option<State>, Error> {
-        let Some(unbounded) = plan.without_bound() else { return Ok(None) };
-        Ok((tool.state(&unbounded).await? == State::Installed).then_some(State::Unbounded))
-    }
-
-    /// The state if this tool has no rules. The other tool's may be in force.
-    async fn by_other_tool(tool: Tool, plan: &Plan) -> Result<State, Error> {
-        let Some(other) = tool.other().if_usable().await else { return Ok(State::Absent) };
-        let of_other = |what| State::Differs(format!("it was installed with {other}, {what}; these flags use {tool}"));
-        Ok(match other.state(plan).await? {
-            State::Absent => State::Absent,
-            State::Installed => of_other("with these settings, and is in force"),
-            _ => of_other("with other settings, which are in force"),
-        })
-    }
-
-    /// Whether pods are redirected as requested, with or without the bound on new connections.
-    pub async fn is_installed(&self) -> bool {
-        self.state().await.is_ok_and(|state| state.is_installed())
-    }
-
     /// Packets that the bound on new connections dropped since the rules were installed. `None` if there is no bound.
     pub async fn dropped(&self) -> Result<Option<u64>, Error> {
-        if self.settings.opened.max_new_connections.is_some() && matches!(self.settings.mode, Mode::DaemonSet { .. }) {
+        if self.settings.opened.max_new_connections.is_some() && self.settings.mode.is_node() {
             self.tool().await?.dropped().await
         } else {
             Ok(None)
@@ -343,10 +200,10 @@ impl Redirect {
 
     /// Reason why the rules may have no effect although they are installed, with advice.
     pub fn doubt(&self) -> Option<&'static str> {
-        if matches!(self.settings.mode, Mode::DaemonSet { .. }) { dataplane::doubt() } else { None }
+        if self.settings.mode.is_node() { dataplane::doubt() } else { None }
     }
 
-    /// What this redirect does with spoofed packets, by a scan of the node's interfaces.
+    /// The decision on spoofed packets: by a flag, or by a scan of the node's interfaces.
     fn spoofed(&self) -> Spoofed {
         match (&self.settings.mode, self.settings.opened.drop_spoofed) {
             (Mode::Sidecar { .. }, _) | (_, DropSpoofed::True) => Spoofed::Dropped,
@@ -358,7 +215,7 @@ impl Redirect {
     /// Whether the node's interfaces decide, and not a flag.
     fn decides_on_spoofed(&self) -> bool {
         let is_auto = self.settings.opened.drop_spoofed == DropSpoofed::Auto;
-        is_auto && matches!(self.settings.mode, Mode::DaemonSet { .. })
+        is_auto && self.settings.mode.is_node()
     }
 
     /// The error with which [`install`](Redirect::install) would fail now. Changes nothing.

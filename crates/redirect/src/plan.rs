@@ -1,20 +1,13 @@
 //! The rules as data. [`nft`](super::nft) and [`iptables`](super::iptables) translate them, so that both
 //! install the same rules.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+mod chains;
 
-use super::destination::{self, METADATA_V4, METADATA_V6};
-use super::rule::{Chain, Hook, Hosts, Name, Rule, Then, When};
-use super::{Destination, DropSpoofed, Mode, Opened, Rate, Routes, Settings};
+use std::net::SocketAddr;
 
-const SERVER_V4: Hosts = Hosts { addr: IpAddr::V4(METADATA_V4), prefix: 32 };
-const SERVER_V6: Hosts = Hosts { addr: IpAddr::V6(METADATA_V6), prefix: 128 };
-const LOOPBACK: Hosts = Hosts { addr: IpAddr::V4(Ipv4Addr::new(127, 0, 0, 0)), prefix: 8 };
-
-/// The metadata server's address is also that of the DNS resolver, which pods may use.
-const DNS: u16 = 53;
-
-const HTTP: u16 = 80;
+use super::rule::{Chain, Name, Rule, When};
+use super::{Destination, Mode, Opened, Settings};
+use chains::{LOOPBACK, bound, bypass, guard, guard_loopback, guard_port, guard_proxy, guard_with, leaving};
 
 /// Maximum number of source addresses whose new connections are counted. More than a node has pods, because a pod on a
 /// bridge can use any address of the bridge's network. Connections of further addresses pass with nft, and are dropped with
@@ -48,22 +41,23 @@ impl Plan {
                 // With iptables, the chain that is installed last comes first. So spoofed packets are dropped before the
                 // bound.
                 let others = [
-                    Chain { name: Name::Spoof, hook: Hook::Prerouting, rules: drop_spoofed(settings, &to, uplinks) },
-                    Chain { name: Name::Redirect, hook: Hook::Prerouting, rules: redirect_pods(&to, uplinks) },
+                    chains::spoof(settings, &to, uplinks),
+                    chains::redirect_pods(&to, uplinks),
                     bypass,
                     leaving(&settings.opened.routes),
                     // All addresses, because the proxy listens on each, even if a route to the server stays open.
-                    guard(&settings.to.addrs().collect::<Vec<_>>()),
+                    guard(&settings.to),
                 ];
                 bound.into_iter().chain(others).collect()
             }
             // No bound: all packets have the pod's own address, so a flood by one container would only lock out the others.
             // And the proxy that is flooded is the pod's own.
-            Mode::Sidecar { proxy_uid } => {
-                let redirect = std::iter::once(leave_proxy(proxy_uid)).chain(to.into_iter().map(send_to)).collect();
-                vec![Chain { name: Name::Redirect, hook: Hook::Output, rules: redirect }, bypass]
-            }
+            Mode::Sidecar { proxy_uid } => vec![chains::redirect_own(proxy_uid, &to), bypass],
         };
+        Self::of(chains)
+    }
+
+    fn of(chains: Vec<Chain>) -> Self {
         Self { chains, is_bound_refused: false }
     }
 
@@ -82,20 +76,16 @@ impl Plan {
     /// The plans that close the metadata server to pods without a redirect, from the best to the barest. Some have no guard,
     /// in case it is the chain that cannot be installed. None has one if there is no address to guard.
     pub(super) fn closing(mode: &Mode, opened: &Opened, to: Option<&Destination>) -> Vec<Self> {
-        let to = to.filter(|_| matches!(mode, Mode::DaemonSet { .. }));
-        let guard = to.map(|to| guard(&to.addrs().collect::<Vec<_>>()));
-        let of = |chains| Self { chains, is_bound_refused: false };
-        let barest = of(vec![bypass(mode, opened)]);
-        let leaving = match mode {
-            Mode::DaemonSet { .. } => Some(leaving(&opened.routes)),
-            Mode::Sidecar { .. } => None,
-        };
-        let chains = || std::iter::once(bypass(mode, opened)).chain(leaving.clone());
-        let guarded = guard.clone().map(|guard| of(chains().chain([guard]).collect()));
-        let unguarded = leaving.is_some().then(|| of(chains().collect()));
+        let guard = to.filter(|_| mode.is_node()).map(guard);
+        let leaving = mode.is_node().then(|| leaving(&opened.routes));
+        let bypass = || bypass(mode, opened);
+        let chains = || std::iter::once(bypass()).chain(leaving.clone());
+        let guarded = guard.clone().map(|guard| chains().chain([guard]).collect());
+        let unguarded = leaving.is_some().then(|| chains().collect());
         // For an `ip6tables` without the table of the chain after routing.
-        let without_leaving = guard.map(|guard| of(vec![bypass(mode, opened), guard]));
-        guarded.into_iter().chain(unguarded).chain(without_leaving).chain([barest]).collect()
+        let without_leaving = guard.map(|guard| vec![bypass(), guard]);
+        let plans = guarded.into_iter().chain(unguarded).chain(without_leaving).chain([vec![bypass()]]);
+        plans.map(Self::of).collect()
     }
 
     /// This plan for a node where the first edition turned on `route_localnet`. Unchanged if it has no guard.
@@ -108,8 +98,7 @@ impl Plan {
 
     /// The guard of addresses on which no proxy listens yet.
     pub(super) fn meanwhile(to: &Destination) -> Self {
-        let guard = Chain { name: Name::Meanwhile, ..guard(&to.addrs().collect::<Vec<_>>()) };
-        Self { chains: vec![guard], is_bound_refused: false }
+        Self::of(vec![Chain { name: Name::Meanwhile, ..guard(to) }])
     }
 
     /// This plan for addresses that another program added: only the proxy's port is closed to others.
@@ -125,9 +114,7 @@ impl Plan {
 
     /// Only the guard of loopback.
     pub(super) fn loopback_alone() -> Self {
-        let from_node = Rule { when: vec![When::From("lo".to_owned())], then: Then::Leave, why: FROM_NODE };
-        let rules = std::iter::once(from_node).chain(guard_loopback()).collect();
-        Self { chains: vec![Chain { name: Name::Guard, hook: Hook::Input, rules }], is_bound_refused: false }
+        Self::of(vec![guard_with(guard_loopback().into_iter())])
     }
 
     /// Whether these rules guard loopback, so that the kernel may route packets to it.
@@ -157,183 +144,13 @@ impl Plan {
     }
 }
 
-/// The proxy distinguishes pods by their source addresses. If this is off, the chain is installed without rules, so that it
-/// replaces an earlier one.
-fn drop_spoofed(settings: &Settings, to: &[SocketAddr], uplinks: &[String]) -> Vec<Rule> {
-    if settings.opened.drop_spoofed != DropSpoofed::True {
-        return Vec::new();
-    }
-    let spoofed = to.iter().map(|to| Rule {
-        when: vec![When::To(server(*to)), When::Spoofed],
-        then: Then::Drop,
-        why: "from an address that is not the pods own",
-    });
-    leave_outside(uplinks).chain(spoofed).collect()
-}
-
-/// Drops new connections of a source beyond the rate, before conntrack or the proxy knows them. They are dropped, not reset:
-/// the kernel of an honest client tries again after a second, and a flood gets no responses. Only sources that are routed
-/// back to the same interface are counted. Otherwise a pod that sends from random addresses, which opens no connection
-/// anyway, could fill the table of sources.
-fn bound(rate: Rate, to: &[SocketAddr], uplinks: &[String]) -> Chain {
-    let excess = to.iter().map(|to| Rule {
-        when: vec![When::To(server(*to)), When::Port(HTTP), When::New, When::RoutedBack, When::Above(rate)],
-        then: Then::DropCounted,
-        why: "more new connections than a pod may open",
-    });
-    Chain { name: Name::Bound, hook: Hook::Prerouting, rules: leave_outside(uplinks).chain(excess).collect() }
-}
-
-fn redirect_pods(to: &[SocketAddr], uplinks: &[String]) -> Vec<Rule> {
-    leave_outside(uplinks).chain(to.iter().copied().map(send_to)).collect()
-}
-
-/// The metadata server's address of the same IP version.
-fn server(to: SocketAddr) -> Hosts {
-    if to.is_ipv4() { SERVER_V4 } else { SERVER_V6 }
-}
-
-fn leave_outside(uplinks: &[String]) -> impl Iterator<Item = Rule> {
-    uplinks.iter().map(|uplink| Rule {
-        when: vec![When::From(uplink.clone())],
-        then: Then::Leave,
-        why: "from outside the node, not from a pod",
-    })
-}
-
-fn send_to(to: SocketAddr) -> Rule {
-    Rule {
-        when: vec![When::To(server(to)), When::Port(HTTP)],
-        then: Then::SendTo(to),
-        why: "requests for metadata go to the proxy",
-    }
-}
-
-/// Lets packets of the proxy in a sidecar pass.
-fn leave_proxy(uid: u32) -> Rule {
-    Rule { when: vec![When::Uid(uid)], then: Then::Leave, why: "from the proxy itself" }
-}
-
-/// Redirected packets do not match in this chain: on a node they are not forwarded, and in a pod they already have another
-/// destination. So any packet to the metadata server bypasses the proxy, by another port or on a connection opened before
-/// the redirect; or there is no redirect.
-fn bypass(mode: &Mode, opened: &Opened) -> Chain {
-    let (hook, rules) = match *mode {
-        Mode::DaemonSet { .. } => (Hook::Forward, close(&opened.routes, true)),
-        Mode::Sidecar { proxy_uid } => {
-            (Hook::Output, std::iter::once(leave_proxy(proxy_uid)).chain(close(&opened.routes, false)).collect())
-        }
-    };
-    Chain { name: Name::Bypass, hook, rules }
-}
-
-fn close(open: &Routes, answers_too: bool) -> Vec<Rule> {
-    let ports: Vec<u16> = std::iter::once(DNS).chain(open.ports.iter().copied()).collect();
-    let mut rules = vec![Rule {
-        when: vec![When::To(SERVER_V4), When::PortsBut(ports.clone())],
-        then: Then::Reset,
-        why: "no way round the proxy",
-    }];
-    if answers_too {
-        // A pod in a hanging GET sends nothing until the response arrives, so block the response too.
-        rules.push(Rule {
-            when: vec![When::By(SERVER_V4), When::SourcePortsBut(ports)],
-            then: Then::Reset,
-            why: "no answer on connections older than the redirect",
-        });
-    }
-    if !open.ipv6 {
-        rules.push(Rule {
-            when: vec![When::To(SERVER_V6), When::PortsBut(vec![DNS])],
-            then: Then::Reset,
-            why: "no way round the proxy by IPv6",
-        });
-        if answers_too {
-            rules.push(Rule {
-                when: vec![When::By(SERVER_V6), When::SourcePortsBut(vec![DNS])],
-                then: Then::Reset,
-                why: "no answer by IPv6 on connections older than the redirect",
-            });
-        }
-    }
-    rules
-}
-
-/// This is the last hook that a packet passes, after all other programs' rules. Some packets of pods do not pass *bypass*:
-/// those that IPVS or `dup` sends, which count as the node's own, and those whose header changes after it, by a source
-/// route. And with iptables, another program's rule that accepts a packet before *bypass* ends the table `filter`, but not
-/// the table of this chain.
-///
-/// A destination is rewritten once, by the first rule that matches. If that is not the redirect, another server would answer
-/// pods, or the proxy, in the metadata server's name. Packets of such a connection are dropped.
-fn leaving(open: &Routes) -> Chain {
-    let v4 = std::iter::once(DNS).chain(open.ports.iter().copied()).collect();
-    let rules = leaving_for(SERVER_V4, v4).into_iter();
-    let v6 = (!open.ipv6).then(|| leaving_for(SERVER_V6, vec![DNS]));
-    Chain { name: Name::Leaving, hook: Hook::Postrouting, rules: rules.chain(v6.into_iter().flatten()).collect() }
-}
-
-/// The node's own packets to the server may leave. Packets from the server to the node do not pass this hook.
-fn leaving_for(server: Hosts, ports: Vec<u16>) -> [Rule; 3] {
-    [
-        Rule {
-            when: vec![When::To(server), When::PortsBut(ports.clone()), When::NoReset, When::Foreign],
-            then: Then::Drop,
-            why: "no way round the proxy that others opened",
-        },
-        Rule {
-            when: vec![When::By(server), When::SourcePortsBut(ports), When::NoReset],
-            then: Then::Drop,
-            why: "no answer that others let pass",
-        },
-        Rule { when: vec![When::Diverted(server)], then: Then::Drop, why: "nobody answers in the servers name" },
-    ]
-}
-
-const FROM_NODE: &str = "from the node itself";
-
-fn guard(to: &[SocketAddr]) -> Chain {
-    let from_node = Rule { when: vec![When::From("lo".to_owned())], then: Then::Leave, why: FROM_NODE };
-    let redirected = to.iter().map(|to| Rule {
-        when: vec![When::Redirected(server(*to))],
-        then: Then::Leave,
-        why: "from a pod by the redirect",
-    });
-    let rules = std::iter::once(from_node).chain(redirected).chain(to.iter().copied().map(guard_proxy)).collect();
-    Chain { name: Name::Guard, hook: Hook::Input, rules }
-}
-
-/// At an address that the redirect added, only redirected pods and the node reach any port. Otherwise servers that listen on
-/// all of the node's addresses could be reached there, past other programs' rules, which know only the node's other
-/// addresses.
-fn guard_proxy(to: SocketAddr) -> Rule {
-    if destination::is_added(to.ip()) {
-        return Rule { when: vec![to_proxy(to)], then: Then::Drop, why: "nobody else reaches the proxys address" };
-    }
-    guard_port(to)
-}
-
-/// At another address only the proxy's port is guarded.
-fn guard_port(to: SocketAddr) -> Rule {
-    Rule { when: vec![to_proxy(to), When::Port(to.port())], then: Then::Drop, why: "nobody else reaches the proxy" }
-}
-
-fn to_proxy(to: SocketAddr) -> When {
-    When::To(Hosts { addr: to.ip(), prefix: if to.is_ipv4() { 32 } else { 128 } })
-}
-
-/// kube-proxy, which also needs `route_localnet`, guards loopback with the same three rules. They come after the guard of
-/// the proxy. Otherwise a Service whose endpoint is the proxy's address would open it to the network.
-fn guard_loopback() -> [Rule; 3] {
-    [
-        Rule { when: vec![When::Established], then: Then::Leave, why: "answers to the node itself" },
-        Rule { when: vec![When::Rewritten], then: Then::Leave, why: "to something else, by rules of others" },
-        Rule { when: vec![When::To(LOOPBACK)], then: Then::Drop, why: "loopback is for the node alone" },
-    ]
-}
-
 #[cfg(test)]
 pub(super) mod tests {
+    use std::net::IpAddr;
+
+    use super::super::rule::{Hosts, Then};
+    use super::super::{DropSpoofed, Rate, Routes, destination};
+    use super::chains::{DNS, SERVER_V4, leave_proxy};
     use super::*;
 
     /// A node's plan, with one port left open.

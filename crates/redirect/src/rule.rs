@@ -129,6 +129,11 @@ impl Rule {
 }
 
 impl Hosts {
+    /// A single address.
+    pub(super) const fn one(addr: IpAddr) -> Self {
+        Self { addr, prefix: if addr.is_ipv4() { 32 } else { 128 } }
+    }
+
     pub(super) fn is_v6(self) -> bool {
         self.addr.is_ipv6()
     }
@@ -137,7 +142,10 @@ impl Hosts {
 /// Formats the address as both tools do.
 impl fmt::Display for Hosts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let is_one = self.prefix == if self.addr.is_ipv4() { 32 } else { 128 };
-        if is_one { write!(f, "{}", self.addr) } else { write!(f, "{}/{}", self.addr, self.prefix) }
+        if *self == Self::one(self.addr) {
+            write!(f, "{}", self.addr)
+        } else {
+            write!(f, "{}/{}", self.addr, self.prefix)
+        }
     }
 }

@@ -30,7 +30,7 @@ pub enum DropSpoofed {
     False,
 }
 
-/// What becomes of packets from addresses that are not the pods' own, and why.
+/// Whether packets from addresses that are not the pods' own are dropped, and why not.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Spoofed {
     Dropped,
@@ -99,7 +99,7 @@ impl Spoofed {
         matches!(self, Self::LetPass(Cause::NoRoute(_) | Cause::Unknown(_)))
     }
 
-    /// What two consecutive scans both found, if anything. Different pods that are being started are not the same cause.
+    /// The common result of two consecutive scans, if any. Different pods that are being started are not the same cause.
     fn agreed(&self, later: &Self) -> Option<Self> {
         match (self, later) {
             (Self::LetPass(Cause::NoRoute(before)), Self::LetPass(Cause::NoRoute(now))) => {
@@ -110,7 +110,7 @@ impl Spoofed {
         }
     }
 
-    /// What the log and `redirect check` say. `None` if these packets are dropped.
+    /// The text for the log and `redirect check`. `None` if these packets are dropped.
     pub(super) fn doubt(&self) -> Option<String> {
         match self {
             Self::Dropped => None,
@@ -216,7 +216,7 @@ fn judge(links: &[Link], uplinks: &[String], routed: &Routed) -> Spoofed {
                 Some(bridge) if bridge.kind == "bridge" && bridge.is_up && !uplinks.contains(&bridge.name) => {
                     entries.insert(bridge)
                 }
-                // Of Open vSwitch and others: the packets arrive on interfaces of theirs, which they give a route.
+                // Open vSwitch and others: packets arrive on interfaces of their own, for which they add routes.
                 _ => continue,
             },
         };

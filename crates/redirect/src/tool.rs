@@ -89,6 +89,11 @@ impl Tool {
         }
     }
 
+    /// Whether exactly this plan is installed.
+    pub(super) async fn has(self, plan: &Plan) -> Result<bool, Error> {
+        Ok(self.state(plan).await? == State::Installed)
+    }
+
     /// Packets that the bound on new connections dropped since it was installed. `None` if there is no bound.
     pub(super) async fn dropped(self) -> Result<Option<u64>, Error> {
         match self {

@@ -3,8 +3,9 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-use gce_metadata_proxy::config::{Config, LARGE_ANSWERS};
+use gce_metadata_proxy::config::Config;
 use mock::{DEFAULT_ACCOUNT, Fault, Handle, SECRET_MARKER};
+use proxy::memory::MAX_PART_BYTES;
 use proxy::policy::{Choice, Source};
 
 use tokio::task::JoinSet;
@@ -16,7 +17,7 @@ use crate::support::{
 };
 
 /// The largest tree that is redacted, in bytes.
-const LARGEST: usize = LARGE_ANSWERS / 2;
+const LARGEST: usize = MAX_PART_BYTES / 2;
 
 /// A tree that is not cached, because of a parameter.
 const TREE: &str = "/computeMetadata/v1/instance/?recursive=true&last_etag=x";

@@ -4,113 +4,28 @@
 //! concealed paths with 403 and a reason, and likewise unknown query parameters and API versions; it answers paths
 //! above the API versions itself; and it allows only reads.
 
-use std::fmt;
 use std::time::Duration;
 
-use base64::Engine;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use mock::{BUILDER_ACCOUNT, DEFAULT_ACCOUNT, Fault, Handle};
-use serde_json::Value;
+use mock::{BUILDER_ACCOUNT, DEFAULT_ACCOUNT, Fault};
 
-use super::ask::{Ask, ask, get};
+use super::ask::{ask, get};
+use super::bodies::{
+    is_account, is_account_map, is_account_text, is_for_the_audience, is_instance, is_instance_listing, is_project,
+    is_project_text, is_scheduling, names_the_licences, names_the_machine,
+};
 use super::expect::{
     Expect, identity_that, json, json_that, kept_token, known_leaf, leaf, method_refusal, own_listing, page, redirect,
     redirect_under, refusal, text, text_that, token, unavailable,
 };
+use super::row::{Row, row};
 use super::stage::Side;
-use super::stories::{self, Story};
+use super::stories;
 
-/// A row of the table, with its test cases.
-pub struct Row {
-    pub id: &'static str,
-    pub cases: Vec<Case>,
-    ask: Ask,
-    given: fn(&Handle),
-}
-
-/// One test case, for one side.
-pub struct Case {
-    pub side: Side,
-    /// Setup of the mock.
-    pub given: fn(&Handle),
-    pub play: Play,
-}
-
-/// The requests of a test case.
-pub enum Play {
-    Exchange(Ask, Box<Expect>),
-    /// A test of several requests, with a name for reports.
-    Story(&'static str, Story),
-}
-
-fn row(id: &'static str) -> Row {
-    Row { id, cases: Vec::new(), ask: get("/"), given: |_| () }
-}
-
-impl Row {
-    /// The next expectations are for a GET of this target.
-    fn get(self, target: &str) -> Self {
-        self.ask(get(target))
-    }
-
-    /// The next expectations are for this request.
-    fn ask(self, ask: Ask) -> Self {
-        Self { ask, ..self }
-    }
-
-    /// The next expectations need this setup of the mock.
-    fn given(self, given: fn(&Handle)) -> Self {
-        Self { given, ..self }
-    }
-
-    /// The mock's response when it is requested directly.
-    fn mock(self, expect: Expect) -> Self {
-        let play = Play::Exchange(self.ask.clone(), Box::new(expect));
-        self.play(Side::Mock, play)
-    }
-
-    /// The proxy's response.
-    fn proxy(self, expect: Expect) -> Self {
-        let play = Play::Exchange(self.ask.clone(), Box::new(expect));
-        self.play(Side::Proxy, play)
-    }
-
-    /// The mock's response, which the proxy passes on.
-    fn both(self, expect: Expect) -> Self {
-        self.mock(expect.clone()).proxy(expect)
-    }
-
-    /// Both respond with a token.
-    fn token(self) -> Self {
-        self.mock(token()).proxy(kept_token())
-    }
-
-    fn story(self, side: Side, name: &'static str, story: Story) -> Self {
-        self.play(side, Play::Story(name, story))
-    }
-
-    fn stories(self, name: &'static str, story: Story) -> Self {
-        self.story(Side::Mock, name, story).story(Side::Proxy, name, story)
-    }
-
-    fn play(mut self, side: Side, play: Play) -> Self {
-        self.cases.push(Case { side, given: self.given, play });
-        self
-    }
-}
-
-/// The name in reports.
-impl fmt::Display for Case {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let side = match self.side {
-            Side::Mock => "mock",
-            Side::Proxy => "proxy",
-        };
-        match &self.play {
-            Play::Exchange(ask, _) => write!(f, "({side}) {}", ask.title()),
-            Play::Story(name, _) => write!(f, "({side}) {name}"),
-        }
-    }
+/// A story, with its name.
+macro_rules! story {
+    ($story:ident) => {
+        (stringify!($story), |stage| Box::pin(stories::$story(stage)))
+    };
 }
 
 /// All rows, in the order of the table.
@@ -288,13 +203,9 @@ fn tokens() -> Vec<Row> {
     vec![
         row("T73").get("SA/token").token(),
         row("T74").get("SA/token/").both(page(404)),
-        row("T75").stories("a token ages", |stage| Box::pin(stories::a_token_ages(stage))),
-        row("T76").story(Side::Proxy, "many clients are one request", |stage| {
-            Box::pin(stories::many_clients_are_one_request(stage))
-        }),
-        row("T81").story(Side::Proxy, "a dead token is not given", |stage| {
-            Box::pin(stories::a_dead_token_is_not_given(stage))
-        }),
+        row("T75").stories(story!(a_token_ages)),
+        row("T76").story(Side::Proxy, story!(many_clients_are_one_request)),
+        row("T81").story(Side::Proxy, story!(a_dead_token_is_not_given)),
     ]
 }
 
@@ -302,17 +213,12 @@ fn token_parameters() -> Vec<Row> {
     let scopes = "https%3A%2F%2Fwww.googleapis.com%2Fauth%2Fcloud-platform";
     let audience = "https%3A%2F%2Fwww.googleapis.com%2Foauth2%2Fv4%2Ftoken";
     vec![
-        row("T82")
-            .get(&format!("SA/token?scopes={scopes}"))
-            .token()
-            .stories("scopes have their own tokens", |stage| Box::pin(stories::scopes_have_their_own_tokens(stage))),
+        row("T82").get(&format!("SA/token?scopes={scopes}")).token().stories(story!(scopes_have_their_own_tokens)),
         row("T84").ask(get(&format!("SA/token?audience={audience}")).host("metadata")).token(),
         row("T85")
             .get("SA/token?transport=mtls&binding-enforcement=on")
             .token()
-            .stories("a bound token is not the plain one", |stage| {
-                Box::pin(stories::a_bound_token_is_not_the_plain_one(stage))
-            }),
+            .stories(story!(a_bound_token_is_not_the_plain_one)),
         row("T86").get("SA/token?enforce_scopes=false").mock(page(400)),
         row("T87").get("SA/token?wait_for_change=true").both(page(400)),
         row("T88").get("SA/token?recursive=true").token().get("SA/token?alt=json").token(),
@@ -374,13 +280,10 @@ fn waiting() -> Vec<Row> {
             .get("v1/instance/attributes/k?wait_for_change=true&last_etag=0")
             .given(|mock| mock.set("instance/attributes/k", "v"))
             .mock(leaf("v").within(at_once)),
-        row("T108")
-            .story(Side::Mock, "a change ends the wait", |stage| Box::pin(stories::a_change_ends_the_wait(stage))),
+        row("T108").story(Side::Mock, story!(a_change_ends_the_wait)),
         row("T109").get("v1/instance/?wait_for_change=true").mock(page(400)),
         row("T110").get(agents).mock(json_that(is_instance).etag().within(at_once)),
-        row("T112").story(Side::Mock, "an ETag depends on the content and not on its form", |stage| {
-            Box::pin(stories::an_etag_depends_on_the_content_and_not_on_its_form(stage))
-        }),
+        row("T112").story(Side::Mock, story!(an_etag_depends_on_the_content_and_not_on_its_form)),
     ]
 }
 
@@ -393,8 +296,7 @@ fn writing() -> Vec<Row> {
             .proxy(method_refusal())
             .given(|mock| mock.remove("instance/attributes/enable-guest-attributes"))
             .mock(page(403).holding("disabled")),
-        row("T115")
-            .story(Side::Mock, "what was put can be read", |stage| Box::pin(stories::what_was_put_can_be_read(stage))),
+        row("T115").story(Side::Mock, story!(what_was_put_can_be_read)),
         row("T116")
             .get("v1/instance/gce-workload-certificates/config-status")
             .given(|mock| mock.remove("instance/gce-workload-certificates/config-status"))
@@ -416,11 +318,8 @@ fn failures() -> Vec<Row> {
     // A cached token would hide the failure.
     let unseen = stories::CLOUD_PLATFORM;
     vec![
-        row("T120")
-            .story(Side::Proxy, "an absent upstream", |stage| Box::pin(stories::an_absent_upstream_is_a_503(stage))),
-        row("T121").story(Side::Proxy, "a silent upstream", |stage| {
-            Box::pin(stories::a_silent_upstream_is_a_503_and_is_left(stage))
-        }),
+        row("T120").story(Side::Proxy, story!(an_absent_upstream_is_a_503)),
+        row("T121").story(Side::Proxy, story!(a_silent_upstream_is_a_503_and_is_left)),
         row("T122")
             .get(unseen)
             .given(|mock| mock.fault(Fault::CutBody { after: 9 }))
@@ -431,9 +330,7 @@ fn failures() -> Vec<Row> {
             .proxy(unavailable())
             .given(|mock| mock.fault(Fault::Close))
             .proxy(unavailable()),
-        row("T123").story(Side::Proxy, "a server that asks for patience", |stage| {
-            Box::pin(stories::a_server_that_asks_for_patience_gets_it(stage))
-        }),
+        row("T123").story(Side::Proxy, story!(a_server_that_asks_for_patience_gets_it)),
         row("T124")
             .get(unseen)
             .given(|mock| mock.fault(Fault::NoFlavor))
@@ -448,9 +345,7 @@ fn connections() -> Vec<Row> {
     let old = get("/").bare().http10();
     vec![
         row("T127").ask(get("v1/project/project-id").line("Accept-Encoding: gzip")).both(known_leaf("mock-project")),
-        row("T128").stories("one connection, two requests", |stage| {
-            Box::pin(stories::one_connection_carries_two_requests(stage))
-        }),
+        row("T128").stories(story!(one_connection_carries_two_requests)),
         row("T129")
             .ask(old.clone())
             .mock(text("0.1/\ncomputeMetadata/\n"))
@@ -459,83 +354,4 @@ fn connections() -> Vec<Row> {
             .mock(text("0.1/\ncomputeMetadata/\n"))
             .proxy(own_listing("computeMetadata/\n")),
     ]
-}
-
-/// Sorted, each line terminated, directories marked.
-fn is_instance_listing(listing: &str) -> bool {
-    let names: Vec<&str> = listing.lines().map(|line| line.trim_end_matches('/')).collect();
-    let has = |line: &str| listing.lines().any(|found| found == line);
-    listing.ends_with('\n') && names.is_sorted() && has("attributes/") && has("id") && has("service-accounts/")
-}
-
-fn is_scheduling(body: &str) -> bool {
-    document(body).is_some_and(|scheduling| scheduling["preemptible"] == "FALSE")
-}
-
-fn is_project(body: &str) -> bool {
-    let Some(project) = document(body) else { return false };
-    keys(&project) == ["attributes", "numericProjectId", "projectId"]
-        && project["attributes"].is_object()
-        && project["numericProjectId"] == 123_456_789_012_u64
-        && project["projectId"] == "mock-project"
-}
-
-fn is_project_text(body: &str) -> bool {
-    let has = |line: &str| body.lines().any(|found| found == line);
-    body.ends_with('\n') && has("numeric-project-id 123456789012") && has("project-id mock-project")
-}
-
-fn is_instance(body: &str) -> bool {
-    document(body).is_some_and(|instance| instance["id"].is_u64() && instance["serviceAccounts"].is_object())
-}
-
-/// The fields that Python's library reads, and no token.
-fn is_account(body: &str) -> bool {
-    let Some(account) = document(body) else { return false };
-    keys(&account) == ["aliases", "email", "scopes"]
-        && account["aliases"] == Value::from(vec!["default"])
-        && account["email"] == DEFAULT_ACCOUNT
-        && account["scopes"].as_array().is_some_and(|scopes| !scopes.is_empty() && scopes.iter().all(Value::is_string))
-}
-
-fn is_account_text(body: &str) -> bool {
-    let fields = || body.lines().filter_map(|line| Some(line.split_once(' ')?.0));
-    body.starts_with("aliases default\n") && body.ends_with('\n') && fields().all(|field| field != "token")
-}
-
-fn is_account_map(body: &str) -> bool {
-    let Some(accounts) = document(body) else { return false };
-    is_account(&accounts["default"].to_string()) && accounts["default"] == accounts[DEFAULT_ACCOUNT]
-}
-
-fn is_for_the_audience(token: &str) -> bool {
-    claims(token).is_some_and(|claims| claims["aud"] == "https://aud.example" && claims["google"].is_null())
-}
-
-fn names_the_machine(token: &str) -> bool {
-    let Some(claims) = claims(token) else { return false };
-    let machine = &claims["google"]["compute_engine"];
-    claims["aud"] == "X" && machine["instance_id"].is_string() && machine["license_id"].is_null()
-}
-
-fn names_the_licences(token: &str) -> bool {
-    claims(token).is_some_and(|claims| claims["google"]["compute_engine"]["license_id"].is_array())
-}
-
-/// JSON as the server writes it: an object on one line.
-fn document(body: &str) -> Option<Value> {
-    let document: Value = serde_json::from_str(body).ok()?;
-    (document.is_object() && document.to_string().len() == body.len()).then_some(document)
-}
-
-fn keys(document: &Value) -> Vec<&str> {
-    document.as_object().into_iter().flatten().map(|(key, _)| key.as_str()).collect()
-}
-
-fn claims(token: &str) -> Option<Value> {
-    let mut parts = token.split('.');
-    let (_, claims, _) = (parts.next()?, parts.next()?, parts.next()?);
-    let is_whole = parts.next().is_none() && !token.ends_with('\n');
-    let claims = URL_SAFE_NO_PAD.decode(claims).ok().filter(|_| is_whole)?;
-    serde_json::from_slice(&claims).ok()
 }

@@ -71,9 +71,14 @@ impl Asked {
         form_urlencoded::parse(query.as_bytes()).find(|(key, _)| key == name).map(|(_, value)| value.into_owned())
     }
 
+    /// Takes the whole body out of the request.
+    pub async fn take_body(&mut self) -> Bytes {
+        std::mem::replace(self.request.body_mut(), Body::empty()).collect_bytes().await.expect("a body")
+    }
+
     /// Answers a patch with success, and returns its body.
     pub async fn body(mut self) -> Value {
-        let body = std::mem::replace(self.request.body_mut(), Body::empty()).collect_bytes().await.expect("a body");
+        let body = self.take_body().await;
         self.answer(200, &json!({}));
         serde_json::from_slice(&body).expect("JSON")
     }

@@ -57,7 +57,10 @@ pub const MAX_SILENCE: Duration = Duration::from_secs(75);
 const WATCH_SECONDS: std::ops::Range<u32> = 240..300;
 
 /// Prefix of the user names of nodes.
-const NODE_PREFIX: &str = "system:node:";
+pub const NODE_PREFIX: &str = "system:node:";
+
+/// Prefix of the user names of service accounts.
+pub const ACCOUNT_PREFIX: &str = "system:serviceaccount:";
 
 /// This node, and the credential to prove it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -233,25 +236,7 @@ impl Cluster {
 
     /// Sends a request, and returns the body of a response with status 200 or 201.
     async fn send(&self, request: http::Result<Request<Body>>, resource: Resource) -> Result<Body, RequestError> {
-        let (head, body) = self.clients.send(request).await?.into_parts();
-        match head.status {
-            StatusCode::OK | StatusCode::CREATED => Ok(body),
-            status => {
-                if status == StatusCode::UNAUTHORIZED {
-                    self.clients.refused();
-                }
-                // Reading the message may be slow.
-                let refusal = events::read_refusal(status, body, self.hint(resource));
-                let error = timeout(RESPONSE_TIMEOUT, refusal).await.unwrap_or(RequestError::Silent(RESPONSE_TIMEOUT));
-                Err(match error {
-                    RequestError::Refused { status: StatusCode::TOO_MANY_REQUESTS, message, .. } => {
-                        let retry_after = retry_after(&head.headers).unwrap_or(DEFAULT_RETRY_AFTER);
-                        RequestError::Throttled { message, retry_after }
-                    }
-                    error => error,
-                })
-            }
-        }
+        self.clients.accepted(self.clients.send(request).await?, self.hint(resource)).await
     }
 
     /// The API server's URL.
@@ -276,6 +261,27 @@ impl Clients {
             Ok(Err(error)) => Err(error::not_sent(self.server(), error)),
             Ok(Ok(response)) => Ok(response),
         }
+    }
+
+    /// The body of a response with status 200 or 201. Otherwise the error that the response is.
+    async fn accepted(&self, response: Response<Body>, hint: Hint) -> Result<Body, RequestError> {
+        let (head, body) = response.into_parts();
+        let status = head.status;
+        if matches!(status, StatusCode::OK | StatusCode::CREATED) {
+            return Ok(body);
+        }
+        if status == StatusCode::UNAUTHORIZED {
+            self.refused();
+        }
+        // Reading the message may be slow.
+        let refusal = timeout(RESPONSE_TIMEOUT, events::read_refusal(status, body, hint)).await;
+        Err(match refusal.unwrap_or(RequestError::Silent(RESPONSE_TIMEOUT)) {
+            RequestError::Refused { status: StatusCode::TOO_MANY_REQUESTS, message, .. } => {
+                let retry_after = retry_after(&head.headers).unwrap_or(DEFAULT_RETRY_AFTER);
+                RequestError::Throttled { message, retry_after }
+            }
+            error => error,
+        })
     }
 }
 

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use http::header::{ACCEPT, CONTENT_TYPE, DATE};
-use http::{HeaderMap, Request, StatusCode};
+use http::Request;
+use http::header::{ACCEPT, CONTENT_TYPE};
 use kube::client::Body;
 use serde::Deserialize;
 use serde_json::json;
@@ -150,21 +150,16 @@ impl OwnCluster {
     }
 
     async fn ask(&self, request: http::Result<Request<Body>>) -> Published<Vec<u8>> {
-        let (head, body) = match self.clients.send(request).await {
-            Ok(response) => response.into_parts(),
+        let response = match self.clients.send(request).await {
+            Ok(response) => response,
             Err(error) => return Published { answer: Err(error), date: None },
         };
+        let date = http_client::date(response.headers());
         let answer = async {
-            match head.status {
-                StatusCode::OK | StatusCode::CREATED => Ok(events::read_whole(body, MAX_BYTES).await?.to_vec()),
-                status => Err(events::read_refusal(status, body, Hint::default()).await),
-            }
+            let body = self.clients.accepted(response, Hint::default()).await?;
+            Ok(events::read_whole(body, MAX_BYTES).await?.to_vec())
         };
         let answer = timeout(RESPONSE_TIMEOUT, answer).await;
-        Published { answer: answer.unwrap_or(Err(RequestError::Silent(RESPONSE_TIMEOUT))), date: date(&head.headers) }
+        Published { answer: answer.unwrap_or(Err(RequestError::Silent(RESPONSE_TIMEOUT))), date }
     }
-}
-
-fn date(headers: &HeaderMap) -> Option<SystemTime> {
-    httpdate::parse_http_date(headers.get(DATE)?.to_str().ok()?).ok()
 }

@@ -33,6 +33,26 @@ async fn a_refusal_says_which_right_is_missing() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_429_names_a_time_whoever_asks() {
+    let (mut fake, cluster) = Fake::new("node-1");
+    for of_itself in [false, true] {
+        let cluster = cluster.clone();
+        let asking = tokio::spawn(async move {
+            if of_itself {
+                OwnCluster::of(&cluster).user().await.answer.map(drop)
+            } else {
+                cluster.list().await.map(drop)
+            }
+        });
+        fake.asked().await.throttle("7");
+        let error = asking.await.expect("no panic").expect_err("429");
+        assert_eq!(error.to_string(), "the API server answered 429 Too Many Requests: slow down");
+        let RequestError::Throttled { retry_after, .. } = error else { panic!("{error:?}") };
+        assert_eq!(retry_after, Duration::from_secs(7));
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_service_account_is_read_with_the_annotations_that_matter() {
     let (mut fake, cluster) = Fake::new("node-1");
     let asking = cluster.clone();

@@ -148,12 +148,12 @@ mod tests {
         PodUid::parse(text)
     }
 
-    /// As seen by a reader in no pod.
+    /// The pod, for a reader that is in no pod itself.
     fn pod_of(text: &[u8]) -> Option<PodUid> {
         Root::default().pod_of(text)
     }
 
-    /// As seen by a reader at another path.
+    /// The pod, for a reader whose own group is `own`.
     fn pod_seen_from(own: &str, path: &str) -> Option<PodUid> {
         let own = Root::of_reader(format!("1:name=systemd:/\n0::{}\n", own.replace("OTHER", OTHER)).as_bytes());
         own.pod_of(format!("0::{}\n", path.replace("UID", UID)).as_bytes())

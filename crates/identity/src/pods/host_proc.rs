@@ -142,7 +142,7 @@ impl HostProc {
             });
         }
         let network = network_in(&init).map_err(|error| ProcError::File { path: init.join("net/fib_trie"), error })?;
-        // As this `/proc` shows it: the paths of other processes, which come from there, are compared with it.
+        // From this `/proc`, because it is compared with the paths of other processes, which are read there.
         let own = fs::read(dir.join("self/cgroup")).unwrap_or_default();
         let proc = Self { dir: dir.to_owned(), network, root: cgroup::Root::of_reader(&own) };
         let is_self = fs::read_link(dir.join("self")).is_ok_and(|own| own == Path::new("1"));
@@ -181,7 +181,7 @@ impl HostProc {
 
     /// The ID of the process that a descriptor stands for (`pidfd_open`). `None` if it has ended and was waited for.
     pub(crate) fn pid_of(&self, pidfd: BorrowedFd<'_>) -> io::Result<Option<Pid>> {
-        // As the node numbers it, since it is read in the node's /proc. This process may be in a namespace of its own.
+        // Read in the node's /proc, so that the ID is the node's. This process may be in a PID namespace of its own.
         let file = self.dir.join("self/fdinfo").join(pidfd.as_raw_fd().to_string());
         let mut text = String::new();
         File::open(file)?.take(FDINFO_MAX).read_to_string(&mut text)?;

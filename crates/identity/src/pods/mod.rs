@@ -27,7 +27,7 @@ pub use host_proc::ProcError;
 pub use known::Pods;
 pub use leads::Leads;
 pub use object::read;
-pub use pod::Pod;
+pub use pod::{AccountKey, Pod};
 pub use sandbox::Sandbox;
 pub use sandboxes::{Anchor, Sandboxes, Scanned};
 pub use scans::{Scan, Scans};

@@ -25,7 +25,14 @@ pub struct Pod {
     pub addresses: Vec<IpAddr>,
 }
 
+/// Namespace and name of a service account.
+pub type AccountKey = (Arc<str>, Arc<str>);
+
 impl Pod {
+    pub(crate) fn account_key(&self) -> AccountKey {
+        (Arc::clone(&self.namespace), Arc::clone(&self.account))
+    }
+
     /// Whether requests can come from an address of its own.
     pub fn has_network(&self) -> bool {
         !self.host_network && !self.ended

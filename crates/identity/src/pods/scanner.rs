@@ -160,7 +160,7 @@ impl Scanner {
         self.known = known;
     }
 
-    /// What is known of a listed process. `last`: the last known process with its ID. `None` if the process has ended.
+    /// Reads a listed process, as far as needed. `last`: the last known process with its ID. `None` if the process has ended.
     fn visit(&mut self, listed: Listed, last: Option<Known>, round: &mut Round<'_>) -> Option<Known> {
         let Listed { pid, inode } = listed;
         let before = last.filter(|last| last.inode == inode);

@@ -41,7 +41,7 @@ async fn an_heir_that_no_scan_has_shown_is_not_taken_for_the_pod_that_keeps_the_
     assert_eq!(connection.sender(), UNKNOWN);
     let answer = connection.wait().await.expect("not outdated");
     assert_eq!(answer.map_err(|refused| refused.why), Err(Missing::Decision { claims: 2 }));
-    // What the first one still sends is its own.
+    // Connections by the first pod's interface are still attributed to it.
     let first = node.connect_by(7, ADDR).await;
     assert_eq!(first.sender().as_ref().map(name), Ok("p1"));
     let tending = tokio::spawn(Arc::clone(&node.identity).tend());

@@ -67,7 +67,7 @@ async fn a_scan_that_began_after_a_connection_counts_however_long_ago_it_ended()
     node.identity.pods.apply(known);
     let visitor = node.connect(ADDR);
     node.scan().await;
-    // As a process that is throttled.
+    // A throttled process may read the result of a scan late.
     sleep(Duration::from_secs(10)).await;
     assert_eq!(visitor.sender().as_ref().map(name), Ok("p1"));
 }

@@ -23,7 +23,6 @@ impl fmt::Debug for Federated {
 }
 
 impl Federated {
-    /// Its lifetime.
     pub fn life(&self) -> Duration {
         self.0.expires.since(self.0.asked)
     }

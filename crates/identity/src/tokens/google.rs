@@ -7,10 +7,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::header::{AUTHORIZATION, CONTENT_TYPE, HeaderName, HeaderValue, USER_AGENT};
 use http::{Request, Response, StatusCode};
-use serde::Deserialize;
 use zeroize::{Zeroize, Zeroizing};
 
-use super::not_given::{NotGiven, Said};
+use super::not_given::NotGiven;
 use super::secret::Secret;
 use crate::workloads::{Federation, QuotaProject};
 use http_client::renewed::Renewed;
@@ -23,9 +22,6 @@ const LIMITS: Limits = Limits { timeout: Duration::from_secs(5), max_body_bytes:
 
 /// Maximum unused connections to each server, for the moment when a node starts.
 const MAX_IDLE: usize = 4;
-
-/// Delay after 429 if the server names none.
-const DEFAULT_RETRY_AFTER: Duration = Duration::from_secs(1);
 
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 const AGENT: HeaderValue = HeaderValue::from_static(concat!("gce-metadata-proxy/", env!("CARGO_PKG_VERSION")));
@@ -105,22 +101,15 @@ impl Google {
 
     /// Sends a request with the token `sent`, and returns a response with status 200.
     pub(super) async fn post(&self, call: Call<'_>, sent: &Secret) -> Result<Response<Bytes>, NotGiven> {
-        let refused = |status, body: &Bytes| NotGiven::Refused(Said::read(status, body, sent));
         let request = request(call).map_err(|error| NotGiven::Failed(error.to_string()))?;
         let response = self.transport.send(request).await.map_err(|error| match error.status() {
             // A refusal whose body is too large or cut short is still a refusal.
-            Some(status) if status.is_client_error() => refused(status, &Bytes::new()),
+            Some(status) if status.is_client_error() => NotGiven::read(status, None, &Bytes::new(), sent),
             _ => NotGiven::Failed(words(&error)),
         })?;
         match response.status() {
             StatusCode::OK => Ok(response),
-            status if status == StatusCode::TOO_MANY_REQUESTS || is_used_up(response.body()) => {
-                Err(NotGiven::Throttled(retry_after(response.headers()).unwrap_or(DEFAULT_RETRY_AFTER)))
-            }
-            status if status.is_client_error() && status != StatusCode::REQUEST_TIMEOUT => {
-                Err(refused(status, response.body()))
-            }
-            status => Err(NotGiven::Failed(format!("it answered {status}"))),
+            status => Err(NotGiven::read(status, retry_after(response.headers()), response.body(), sent)),
         }
     }
 }
@@ -150,29 +139,9 @@ fn words(error: &ClientError) -> String {
     }
 }
 
-/// Whether an error says that a quota is used up, which it may with another status than 429.
-fn is_used_up(body: &Bytes) -> bool {
-    #[derive(Deserialize)]
-    struct Answer {
-        error: Error,
-    }
-
-    #[derive(Deserialize)]
-    struct Error {
-        status: String,
-    }
-
-    serde_json::from_slice(body).is_ok_and(|Answer { error }| error.status == "RESOURCE_EXHAUSTED")
-}
-
 /// Wipes a response that contained a token, unless it shares a buffer that is still in use.
 pub(super) fn wipe(body: Bytes) {
     if let Ok(mut body) = body.try_into_mut() {
         body.as_mut().zeroize();
     }
-}
-
-/// Whether a token from Google can be sent in a header and in JSON without escaping.
-pub(super) fn is_token(text: &str) -> bool {
-    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'"' && byte != b'\\')
 }

@@ -22,7 +22,7 @@ use crate::cluster::Annotations;
 use crate::workloads::{Link, Workload};
 use base::clock::BootTime;
 use protocol::metadata::WorkloadId;
-use protocol::metadata::token::MAX_LIFE_SECONDS;
+use protocol::metadata::token::{MAX_LIFE_SECONDS, is_token};
 use proxy::failure::Withheld;
 use proxy::single_flight::Remembered;
 use proxy::tokens::{NoToken, Refused, TokenKind};
@@ -327,8 +327,7 @@ impl StageRecord {
 
 impl SecretRecord {
     fn checked(self) -> Result<Secret, NotTaken> {
-        let is_text =
-            (1..=MAX_TOKEN).contains(&self.text.len()) && self.text.bytes().all(|byte| byte.is_ascii_graphic());
+        let is_text = self.text.len() <= MAX_TOKEN && is_token(self.text.as_bytes());
         let [asked, expires, due] = [self.asked, self.expires, self.due].map(BootTime::from_nanos);
         let life = expires.since(asked);
         if !is_text || expires <= asked || life > Duration::from_secs(MAX_LIFE_SECONDS.into()) {

@@ -3,7 +3,6 @@
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
-use http::header::DATE;
 use http::{Response, StatusCode};
 use jiff::Timestamp;
 use serde::Deserialize;
@@ -19,6 +18,7 @@ use super::sts::CLOUD_PLATFORM;
 use crate::workloads::{Endpoint, GoogleAccount, Link};
 use base::clock::BootTime;
 use protocol::metadata::identity;
+use protocol::metadata::token::is_token;
 use proxy::failure::{ExchangeFailure, Withheld};
 
 /// The scope without which Google's own libraries cannot find out the account of a token.
@@ -83,7 +83,7 @@ impl Impersonation<'_> {
             What::Identity(_) => identity_token(&response),
         };
         google::wipe(response.into_body());
-        let is_good = |(token, life): &(Zeroizing<String>, Duration)| google::is_token(token) && !life.is_zero();
+        let is_good = |(token, life): &(Zeroizing<String>, Duration)| is_token(token.as_bytes()) && !life.is_zero();
         let (token, life) = answer.filter(is_good).ok_or_else(NotGiven::not_a_token)?;
         Ok(Secret::new(token, asked, life.min(LIFE)))
     }
@@ -152,14 +152,14 @@ fn identity_token(response: &Response<Bytes>) -> Option<(Zeroizing<String>, Dura
 
 /// Time of the response by the server's own clock, if it has one: this machine's may be wrong.
 fn servers_time(response: &Response<Bytes>) -> SystemTime {
-    let date = response.headers().get(DATE).and_then(|date| httpdate::parse_http_date(date.to_str().ok()?).ok());
-    date.unwrap_or_else(SystemTime::now)
+    http_client::date(response.headers()).unwrap_or_else(SystemTime::now)
 }
 
 #[cfg(test)]
 mod tests {
     use base64::Engine as _;
     use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+    use http::header::DATE;
 
     use super::super::not_given::Said;
     use super::*;

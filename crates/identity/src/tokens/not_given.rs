@@ -13,6 +13,9 @@ use super::server::Fault;
 /// Maximum length of a server's error message that is passed on, in characters.
 const MAX_TEXT: usize = 600;
 
+/// Delay after 429 if the server names none.
+const DEFAULT_RETRY_AFTER: Duration = Duration::from_secs(1);
+
 /// The reason why one of Google's servers gave no token.
 #[derive(Debug, Clone)]
 pub enum NotGiven {
@@ -39,6 +42,8 @@ pub struct Said {
     pub consumer: String,
     /// Whether the response has OAuth's form.
     is_oauth: bool,
+    /// Whether it says that a quota is used up, which it may with another status than 429.
+    is_used_up: bool,
 }
 
 #[derive(Deserialize)]
@@ -56,7 +61,9 @@ enum Written {
 
 #[derive(Deserialize)]
 struct ApiError {
-    message: String,
+    #[serde(default)]
+    status: String,
+    message: Option<String>,
     #[serde(default)]
     details: Vec<Detail>,
 }
@@ -77,6 +84,18 @@ struct Metadata {
 }
 
 impl NotGiven {
+    /// Reads a response other than 200 to a request with this token. The server may name a time before the next request.
+    pub(super) fn read(status: StatusCode, retry_after: Option<Duration>, body: &Bytes, sent: &Secret) -> Self {
+        let said = Said::read(status, body, sent);
+        if status == StatusCode::TOO_MANY_REQUESTS || said.is_used_up {
+            Self::Throttled(retry_after.unwrap_or(DEFAULT_RETRY_AFTER))
+        } else if status.is_client_error() && status != StatusCode::REQUEST_TIMEOUT {
+            Self::Refused(said)
+        } else {
+            Self::Failed(format!("it answered {status}"))
+        }
+    }
+
     /// A successful response without a token.
     pub(super) fn not_a_token() -> Self {
         Self::Failed("its answer is not a token".to_owned())
@@ -107,18 +126,21 @@ impl Said {
             service: String::new(),
             consumer: String::new(),
             is_oauth: false,
+            is_used_up: false,
         };
+        let whole = || String::from_utf8_lossy(body);
         match serde_json::from_slice(body) {
             Ok(Written::Oauth { error, error_description }) if !error.is_empty() => {
                 Self { code: quoted(&error), is_oauth: true, ..said(&error_description) }
             }
-            Ok(Written::Api { error: ApiError { message, details } }) => {
+            Ok(Written::Api { error: ApiError { status, message, details } }) => {
                 let detail = details.into_iter().find(|detail| !detail.reason.is_empty()).unwrap_or_default();
                 let Detail { reason, metadata: Metadata { service, consumer } } = detail;
                 let [code, service, consumer] = [reason, service, consumer].map(|text| quoted(&text));
-                Self { code, service, consumer, ..said(&message) }
+                let is_used_up = status == "RESOURCE_EXHAUSTED";
+                Self { code, service, consumer, is_used_up, ..said(&message.map_or_else(whole, Into::into)) }
             }
-            _ => said(&String::from_utf8_lossy(body)),
+            _ => said(&whole()),
         }
     }
 }
@@ -163,6 +185,24 @@ mod tests {
             [("<html>s3cret</html>", "<html>[redacted]</html>"), ("", ""), (r#"{"error":""}"#, r#"{"error":""}"#)]
         {
             assert_eq!((said(body).to_string().as_str(), said(body).code.as_str()), (text, ""));
+        }
+    }
+
+    #[test]
+    fn the_status_or_the_name_of_the_error_tells_a_quota_from_a_refusal_and_a_failure() {
+        const NAMED: &str = r#"{"error":{"status":"RESOURCE_EXHAUSTED"}}"#;
+        let sent = Secret::new(Zeroizing::new("s3cret".to_owned()), BootTime::now(), Duration::from_secs(1));
+        for (status, body, kind) in [
+            (429, "", "Throttled"),
+            (403, NAMED, "Throttled"),
+            (503, NAMED, "Throttled"),
+            (403, r#"{"error":{"status":"PERMISSION_DENIED"}}"#, "Refused"),
+            (408, "", "Failed"),
+            (503, "", "Failed"),
+        ] {
+            let status = StatusCode::from_u16(status).expect("a status");
+            let read = NotGiven::read(status, None, &body.into(), &sent);
+            assert!(format!("{read:?}").starts_with(kind), "{status} {body}: {read:?}");
         }
     }
 }

@@ -43,8 +43,8 @@ impl Pace {
     }
 }
 
-/// How much faster than its tokens come due on average a node renews them. After an outage it catches up by the rest, and a fleet
-/// whose renewals take five sixths of Google's quota stays below it.
+/// A node renews its tokens at most this many times as fast as they come due on average. That is enough to catch up after an
+/// outage, and a fleet whose renewals take five sixths of Google's quota stays below it.
 const CATCHING_UP: f64 = 1.2;
 
 /// Mean time from when a token is issued until it is due: half of an hour.
@@ -197,7 +197,7 @@ mod tests {
         }
         assert!(has_turn(1_001_000));
         renewals.rest(Duration::from_secs(120), at(1_020_000));
-        // What is failed or refused meanwhile does not end it.
+        // A failure or refusal meanwhile does not end the rest.
         let turn = renewals.take_next(at(1_030_000), at(1_021_000));
         renewals.ended(turn, Some(&refused(StatusCode::FORBIDDEN, "no")), at(1_021_000), 0.0);
         renewals.ended(turn, Some(&refused(StatusCode::SERVICE_UNAVAILABLE, "no")), at(1_021_000), 0.0);

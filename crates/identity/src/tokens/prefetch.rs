@@ -26,6 +26,7 @@ use parking_lot::Mutex;
 use tokio::task::JoinSet;
 
 use super::WorkloadSource;
+use crate::pods::AccountKey;
 use crate::workloads::{Prefetch, Workload};
 use base::backoff::{Backoff, Jitter};
 use base::clock::{BootTime, sleep_until};
@@ -56,9 +57,6 @@ const JITTER: Jitter = Jitter(1.0, 1.5);
 /// Maximum number of remembered accounts without a link that have requested a token.
 const MAX_ASKERS: usize = 256;
 
-/// Namespace and name of an account.
-type AccountKey = (Arc<str>, Arc<str>);
-
 /// The accounts without a link whose pods have requested a token. Most such accounts never do.
 #[derive(Debug, Default)]
 pub(super) struct Askers(Mutex<HashSet<AccountKey>>);
@@ -67,7 +65,7 @@ impl Askers {
     /// Records a request by a pod of this account.
     pub(super) fn saw(&self, workload: &Workload) {
         let mut seen = self.0.lock();
-        let key = key_of(workload);
+        let key = workload.key();
         if seen.len() >= MAX_ASKERS && !seen.contains(&key) {
             // Most of these accounts are gone. Those in use are recorded again.
             seen.clear();
@@ -76,12 +74,8 @@ impl Askers {
     }
 
     pub(super) fn has(&self, workload: &Workload) -> bool {
-        self.0.lock().contains(&key_of(workload))
+        self.0.lock().contains(&workload.key())
     }
-}
-
-fn key_of(workload: &Workload) -> AccountKey {
-    (Arc::clone(&workload.namespace), Arc::clone(&workload.name))
 }
 
 /// Fetches tokens before they are requested, forever.
@@ -126,7 +120,7 @@ async fn running(source: &WorkloadSource) -> HashSet<AccountKey> {
     let pods = &source.means.pods;
     pods.known().await;
     let pods = pods.all();
-    pods.iter().filter(|pod| !pod.ended).map(|pod| (Arc::clone(&pod.namespace), Arc::clone(&pod.account))).collect()
+    pods.iter().filter(|pod| !pod.ended).map(|pod| pod.account_key()).collect()
 }
 
 /// The accounts whose tokens are to be fetched.
@@ -137,7 +131,7 @@ fn wanted(source: &WorkloadSource) -> Vec<(WorkloadId, AccountKey)> {
         link.is_ok_and(|link| is_all || link.google_account.is_some() || source.askers.has(workload))
     };
     let known = source.means.workloads.all().into_iter();
-    known.filter(|(_, workload)| is_wanted(workload)).map(|(number, workload)| (number, key_of(&workload))).collect()
+    known.filter(|(_, workload)| is_wanted(workload)).map(|(number, workload)| (number, workload.key())).collect()
 }
 
 /// The schedule of the fetches.

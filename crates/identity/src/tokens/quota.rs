@@ -18,11 +18,14 @@ use base::backoff::{Backoff, Jitter};
 use protocol::metadata::WorkloadId;
 use proxy::tokens::Urgency;
 
-/// Intervals between requests that nobody waits for. The longest is a quarter of a token's life: a token that is due has more left.
-const OPTIONAL: Backoff = Backoff::new(Duration::from_secs(60), Duration::from_secs(600)).with(JITTER);
+/// How requests that nobody waits for are held back. The longest interval is a quarter of a token's life: a token that is due has more
+/// left. They need no order: a token that ends soon is waited for.
+const BACKGROUND: Pace =
+    Pace { backoff: Backoff::new(Duration::from_secs(60), Duration::from_secs(600)).with(JITTER), max_waiting: 0 };
 
-/// Intervals between requests that pods wait for. 5,000 nodes that all ask at the longest one take 6,000 to 10,000 a minute.
-const DEMANDED: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(30)).with(JITTER);
+/// How requests that pods wait for are held back. 5,000 nodes that all ask at the longest interval take 6,000 to 10,000 a minute.
+const DEMANDED: Pace =
+    Pace { backoff: Backoff::new(Duration::from_secs(1), Duration::from_secs(30)).with(JITTER), max_waiting: 64 };
 
 /// Never shorter, and not the same on all nodes.
 const JITTER: Jitter = Jitter(1.0, 1.5);
@@ -36,46 +39,44 @@ const FORGOTTEN: Duration = Duration::from_secs(900);
 /// Time for which a turn is kept for the workload that was held back first. `Retry-After` is in whole seconds.
 const TURN: Duration = Duration::from_secs(2);
 
-/// Maximum number of workloads that are remembered as held back.
-const MAX_WAITING: usize = 64;
-
 /// What is known of a server's quota.
 #[derive(Debug, Default)]
 pub(super) struct Quota(Mutex<Intervals>);
 
+/// How requests of one urgency are held back.
+struct Pace {
+    /// The intervals between them.
+    backoff: Backoff,
+    /// Maximum number of workloads that are remembered as held back.
+    max_waiting: usize,
+}
+
+impl Pace {
+    fn of(urgency: Urgency) -> Self {
+        match urgency {
+            Urgency::Demanded => DEMANDED,
+            Urgency::Background => BACKGROUND,
+        }
+    }
+}
+
 #[derive(Debug, Default)]
 struct Intervals {
-    of: [Interval; 2],
-    /// The workloads whose pods' requests were held back since their last turn, in order. What nobody waits for needs no order: a
-    /// token that ends soon is waited for.
-    waiting: VecDeque<WorkloadId>,
+    demanded: Interval,
+    background: Interval,
 }
 
 impl Intervals {
-    /// Records that a request was held back.
-    fn waits(&mut self, workload: WorkloadId, urgency: Urgency) {
-        if urgency == Urgency::Demanded && self.waiting.len() < MAX_WAITING && !self.waiting.contains(&workload) {
-            self.waiting.push_back(workload);
+    fn of(&mut self, urgency: Urgency) -> &mut Interval {
+        match urgency {
+            Urgency::Demanded => &mut self.demanded,
+            Urgency::Background => &mut self.background,
         }
-    }
-
-    /// Records that a request was let through.
-    fn had_its_turn(&mut self, workload: WorkloadId, urgency: Urgency) {
-        if urgency == Urgency::Demanded {
-            // The first one has had its chance.
-            self.waiting.pop_front();
-            self.waiting.retain(|other| *other != workload);
-        }
-    }
-
-    /// Whether another workload than this one was held back first.
-    fn is_anothers(&self, workload: WorkloadId, urgency: Urgency) -> bool {
-        urgency == Urgency::Demanded && self.waiting.front().is_some_and(|first| *first != workload)
     }
 }
 
 /// The interval between requests of one urgency.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Default)]
 struct Interval {
     /// 0 if requests are not held back.
     steps: u32,
@@ -83,6 +84,29 @@ struct Interval {
     next: Option<Instant>,
     /// When `steps` last grew. Requests that were under way then say nothing new.
     grew: Option<Instant>,
+    /// The workloads whose requests were held back since their last turn, in order.
+    waiting: VecDeque<WorkloadId>,
+}
+
+impl Interval {
+    /// Records that a request was held back.
+    fn waits(&mut self, workload: WorkloadId, max: usize) {
+        if self.waiting.len() < max && !self.waiting.contains(&workload) {
+            self.waiting.push_back(workload);
+        }
+    }
+
+    /// Records that a request was let through.
+    fn had_its_turn(&mut self, workload: WorkloadId) {
+        // The first one has had its chance.
+        self.waiting.pop_front();
+        self.waiting.retain(|other| *other != workload);
+    }
+
+    /// Whether another workload than this one was held back first.
+    fn is_anothers(&self, workload: WorkloadId) -> bool {
+        self.waiting.front().is_some_and(|first| *first != workload)
+    }
 }
 
 impl Quota {
@@ -93,25 +117,24 @@ impl Quota {
         now: Instant,
         random: f64,
     ) -> Result<(), Duration> {
+        let Pace { backoff, max_waiting } = Pace::of(urgency);
         let mut intervals = self.0.lock();
-        let interval = intervals.of[index(urgency)];
+        let interval = intervals.of(urgency);
         let next = interval.next.unwrap_or(now);
         if interval.steps == 0 || now.saturating_duration_since(next) > FORGOTTEN {
             if interval.steps > 0 {
-                intervals.of[index(urgency)] = Interval::default();
+                *interval = Interval::default();
             }
-            if urgency == Urgency::Demanded {
-                intervals.waiting.clear();
-            }
+            interval.waiting.clear();
             return Ok(());
         }
-        let opens = if intervals.is_anothers(workload, urgency) { next + TURN } else { next };
+        let opens = if interval.is_anothers(workload) { next + TURN } else { next };
         if opens > now {
-            intervals.waits(workload, urgency);
+            interval.waits(workload, max_waiting);
             return Err(opens - now);
         }
-        intervals.had_its_turn(workload, urgency);
-        intervals.of[index(urgency)].next = Some(now + backoff(urgency).wait(interval.steps, random));
+        interval.had_its_turn(workload);
+        interval.next = Some(now + backoff.wait(interval.steps, random));
         Ok(())
     }
 
@@ -124,7 +147,7 @@ impl Quota {
             Urgency::Background => &[Urgency::Background],
         };
         for of in held_back.iter().copied() {
-            let interval = &mut intervals.of[index(of)];
+            let interval = intervals.of(of);
             if of != urgency {
                 // No longer than the first time: what comes of its own requests is not known.
                 interval.steps = interval.steps.max(1);
@@ -133,14 +156,15 @@ impl Quota {
                 interval.steps = (interval.steps + 1).min(MAX_STEPS);
                 interval.grew = Some(now);
             }
-            let next = now + backoff(of).wait_at_least(named, interval.steps, random);
+            let next = now + Pace::of(of).backoff.wait_at_least(named, interval.steps, random);
             interval.next = Some(interval.next.map_or(next, |known| known.max(next)));
         }
     }
 
     /// Records an answer other than 429 to a request that began at `began`.
     pub(super) fn allowed(&self, urgency: Urgency, began: Instant, now: Instant, random: f64) {
-        let interval = &mut self.0.lock().of[index(urgency)];
+        let mut intervals = self.0.lock();
+        let interval = intervals.of(urgency);
         if interval.grew.is_some_and(|grew| grew > began) {
             return;
         }
@@ -149,28 +173,14 @@ impl Quota {
             // Renewals have a pace of their own. Were they let go one by one, tokens would end before their turn.
             Urgency::Background => 0,
         };
-        let next = now + backoff(urgency).wait(interval.steps, random);
+        let next = now + Pace::of(urgency).backoff.wait(interval.steps, random);
         interval.next = interval.next.map(|known| known.min(next));
     }
 
     /// Time for which a request is held back.
     pub(super) fn left(&self, urgency: Urgency, now: Instant) -> Duration {
-        let interval = self.0.lock().of[index(urgency)];
-        interval.next.map_or(Duration::ZERO, |next| next.saturating_duration_since(now))
-    }
-}
-
-fn index(urgency: Urgency) -> usize {
-    match urgency {
-        Urgency::Demanded => 0,
-        Urgency::Background => 1,
-    }
-}
-
-fn backoff(urgency: Urgency) -> Backoff {
-    match urgency {
-        Urgency::Demanded => DEMANDED,
-        Urgency::Background => OPTIONAL,
+        let next = self.0.lock().of(urgency).next;
+        next.map_or(Duration::ZERO, |next| next.saturating_duration_since(now))
     }
 }
 
@@ -302,6 +312,27 @@ mod tests {
         for workload in 0..1000 {
             assert!(begins(workload, 4).is_err());
         }
-        assert_eq!(quota.0.lock().waiting.len(), MAX_WAITING);
+        assert_eq!(quota.0.lock().demanded.waiting.len(), DEMANDED.max_waiting);
+    }
+
+    #[test]
+    fn no_turn_is_kept_in_the_background_or_after_the_quota_has_recovered() {
+        let now = Instant::now();
+        let begins = |quota: &Quota, workload, urgency, seconds| {
+            quota.begin((WorkloadId(workload), urgency), now + SECOND * seconds, 0.0)
+        };
+        let quota = Quota::default();
+        quota.used_up(Urgency::Background, now, Duration::ZERO, now, 0.0);
+        assert_eq!(begins(&quota, 1, Urgency::Background, 0), Err(SECOND * 60));
+        assert_eq!(begins(&quota, 2, Urgency::Background, 60), Ok(()));
+
+        let quota = Quota::default();
+        let used_up = |at| quota.used_up(Urgency::Demanded, at, Duration::ZERO, at, 0.0);
+        used_up(now);
+        assert_eq!(begins(&quota, 1, Urgency::Demanded, 0), Err(SECOND));
+        quota.allowed(Urgency::Demanded, now + SECOND, now + SECOND, 0.0);
+        assert_eq!(begins(&quota, 2, Urgency::Demanded, 2), Ok(()));
+        used_up(now + SECOND * 2);
+        assert_eq!(begins(&quota, 2, Urgency::Demanded, 3), Ok(()));
     }
 }

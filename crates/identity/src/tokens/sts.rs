@@ -14,6 +14,7 @@ use super::secret::Secret;
 use crate::workloads::{Federation, QuotaProject};
 use base::clock::BootTime;
 use protocol::metadata::Fingerprint;
+use protocol::metadata::token::is_token;
 use proxy::failure::{ExchangeFailure, Withheld};
 
 /// The scope of a token for all of Google's APIs.
@@ -74,7 +75,7 @@ impl Exchange<'_> {
         let answer = serde_json::from_slice::<Answer>(&body);
         google::wipe(body);
         let Answer { access_token, expires_in } = answer.map_err(|_| NotGiven::not_a_token())?;
-        if !google::is_token(&access_token) {
+        if !is_token(access_token.as_bytes()) {
             return Err(NotGiven::not_a_token());
         }
         // It ends with the token that it was exchanged for, whatever the response says.

@@ -23,6 +23,9 @@ const OVERDUE: Duration = MAX_AGE;
 const BACK_OFF: Backoff = Backoff::new(Duration::from_millis(250), MAX_PAUSE).with(Jitter(0.6, 1.0));
 const MAX_PAUSE: Duration = Duration::from_secs(10);
 
+/// Why an account is not known while no read has failed.
+pub(super) const NOT_ANSWERED: &str = "the API server has not answered yet";
+
 /// A Kubernetes service account with running pods on this node.
 #[derive(Debug)]
 pub struct Account {
@@ -147,7 +150,7 @@ impl Account {
     /// Records that a request waited for a read in vain. No other one waits until a read succeeds.
     pub(super) fn waited(&self) {
         self.state.send_modify(|state| {
-            state.failure.get_or_insert_with(|| "the API server has not answered yet".into());
+            state.failure.get_or_insert_with(|| NOT_ANSWERED.into());
         });
     }
 

@@ -24,14 +24,14 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 pub use account::Account;
 pub(crate) use account::MAX_AGE;
-use account::{Known, Reading};
+use account::{Known, NOT_ANSWERED, Reading};
 pub use federation::{ClusterUri, Endpoint, Federation, Prefetch, Provider, Trust, WorkloadPool};
 pub use link::{GoogleAccount, Link, Malformed, QuotaProject};
 pub use names::Names;
 pub use reader::follow;
 
 use crate::cluster::Annotations;
-use crate::pods::Pod;
+use crate::pods::{AccountKey, Pod};
 use base::clock::{BootTime, sleep_until};
 use protocol::metadata::{ServiceAccount, WorkloadId};
 
@@ -50,6 +50,12 @@ pub struct Workload {
     pub uid: Box<str>,
     /// Its Google identity.
     pub link: Result<Link, Malformed>,
+}
+
+impl Workload {
+    pub(crate) fn key(&self) -> AccountKey {
+        (Arc::clone(&self.namespace), Arc::clone(&self.name))
+    }
 }
 
 /// Reason why the Google identity of an account is not known. The text is sent to the pod and logged.
@@ -92,8 +98,7 @@ pub struct Workloads {
 struct Inner {
     /// Never reused, so that state kept under a number cannot be taken for another account's.
     next: u64,
-    /// By namespace and name.
-    accounts: HashMap<(Arc<str>, Arc<str>), Arc<Account>>,
+    accounts: HashMap<AccountKey, Arc<Account>>,
     by_number: HashMap<WorkloadId, Arc<Account>>,
     /// Replaced numbers, whose state is still to be forgotten.
     replaced: Vec<WorkloadId>,
@@ -143,7 +148,7 @@ impl Workloads {
     /// The account of a pod. A new one is read in the background.
     pub fn of_pod(&self, pod: &Pod) -> Arc<Account> {
         let mut inner = self.inner.lock();
-        let key = key_of(pod);
+        let key = pod.account_key();
         if let Some(account) = inner.accounts.get(&key) {
             return Arc::clone(account);
         }
@@ -235,10 +240,8 @@ impl Workloads {
                     Known::Nothing => (state.due, state.failure.clone(), state.reading == Reading::Idle),
                 }
             };
-            let unread = || LinkError::Unread {
-                account: account.to_string(),
-                why: why.unwrap_or_else(|| "the API server has not answered yet".into()),
-            };
+            let unread =
+                || LinkError::Unread { account: account.to_string(), why: why.unwrap_or_else(|| NOT_ANSWERED.into()) };
             let now = BootTime::now();
             // The next read is due only after the deadline.
             if is_idle && due.since(now) > deadline.saturating_duration_since(Instant::now()) {
@@ -287,7 +290,7 @@ impl Workloads {
     /// listed while no account can get a number, so no number in use is forgotten.
     pub fn retain(&self, pods: impl FnOnce() -> Vec<Arc<Pod>>) -> Vec<WorkloadId> {
         let mut inner = self.inner.lock();
-        let live: HashSet<_> = pods().iter().filter(|pod| !pod.ended).map(|pod| key_of(pod)).collect();
+        let live: HashSet<_> = pods().iter().filter(|pod| !pod.ended).map(|pod| pod.account_key()).collect();
         let Inner { accounts, by_number, replaced, .. } = &mut *inner;
         let mut forgotten = std::mem::take(replaced);
         accounts.retain(|key, account| {
@@ -369,10 +372,6 @@ impl Workloads {
         drop(inner);
         self.changes.send_modify(|changes| *changes += 1);
     }
-}
-
-fn key_of(pod: &Pod) -> (Arc<str>, Arc<str>) {
-    (Arc::clone(&pod.namespace), Arc::clone(&pod.account))
 }
 
 #[cfg(test)]

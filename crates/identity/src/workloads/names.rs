@@ -5,6 +5,7 @@ use std::sync::OnceLock;
 
 use super::federation::POOL_SUFFIX;
 use super::{Federation, Trust, Workload};
+use crate::cluster::ACCOUNT_PREFIX;
 use protocol::metadata::ServiceAccount;
 
 /// The names of federated identities, in place of e-mails, if their service accounts are not linked to a Google account.
@@ -81,7 +82,7 @@ impl Names {
         let Workload { namespace, name, .. } = workload;
         let subject = match self.subjects {
             Subjects::Gke => format!("ns/{namespace}/sa/{name}"),
-            Subjects::Provider => format!("system:serviceaccount:{namespace}:{name}"),
+            Subjects::Provider => format!("{ACCOUNT_PREFIX}{namespace}:{name}"),
         };
         let pool = &self.pool;
         format!(

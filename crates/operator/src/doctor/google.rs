@@ -4,7 +4,6 @@ use std::path::Path;
 use std::time::SystemTime;
 
 use bytes::Bytes;
-use http::header::DATE;
 use http::{Request, Response, StatusCode, Uri};
 use serde::Deserialize;
 
@@ -62,8 +61,7 @@ async fn reach_one(step: Step, url: &str, federation: &Federation, deadline: Dea
 async fn ahead(federation: &Federation) -> Option<i64> {
     let began = SystemTime::now();
     let response = get(&format!("{}/", federation.sts), federation.google_ca.as_deref()).await.ok()?;
-    let date = httpdate::parse_http_date(response.headers().get(DATE)?.to_str().ok()?).ok()?;
-    Some(token::ahead(began, date))
+    Some(token::ahead(began, http_client::date(response.headers())?))
 }
 
 async fn get(url: &str, ca: Option<&Path>) -> Result<Response<Bytes>, String> {

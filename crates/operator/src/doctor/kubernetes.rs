@@ -12,7 +12,7 @@ use super::{Deadline, rights};
 use identity::Settings;
 use identity::cluster::{
     AccountObject, Cluster, ClusterError, OwnCluster, PodObject, PodToken, Public, Published, RequestError,
-    TokenRequest, TokenRequestError, User,
+    TokenRequest, User,
 };
 use identity::pods::{ProcError, Sandboxes, Scanned, read};
 
@@ -121,7 +121,7 @@ async fn patient(
     asked: &mut Kubernetes,
     deadline: Deadline,
 ) -> Option<Vec<PodObject>> {
-    let listed = or_silent(deadline.within(cluster.list()).await, deadline).map(|(pods, _)| pods);
+    let listed = deadline.answer(cluster.list()).await.map(|(pods, _)| pods);
     asked.findings.push(judge::pods(&settings.cluster, user, listed.as_ref().map(Vec::len)));
     let pods = listed.ok().filter(|pods| !pods.is_empty())?;
     let patient = match Patient::choose(&pods, &settings.cluster.node, whose, &settings.passthrough) {
@@ -131,8 +131,7 @@ async fn patient(
             return Some(pods);
         }
     };
-    let account = cluster.service_account(&patient.namespace, &patient.account);
-    let account = or_silent(deadline.within(account).await, deadline);
+    let account = deadline.answer(cluster.service_account(&patient.namespace, &patient.account)).await;
     let found = account.as_ref().map(Option::is_some);
     asked.findings.push(judge::account(&settings.cluster, &patient, user, found));
     asked.account = account.ok().flatten();
@@ -149,10 +148,7 @@ async fn credentials(
     asked: &mut Kubernetes,
     deadline: Deadline,
 ) {
-    let published = async {
-        let (issuer, keys) = tokio::join!(own.published(Public::Issuer), own.published(Public::Keys));
-        (issuer.answer, keys.answer)
-    };
+    let published = |what| deadline.answer(async move { own.published(what).await.answer });
     let issued = async {
         let (patient, federation) = (asked.patient.as_ref()?, settings.federation.as_ref()?);
         let request = TokenRequest {
@@ -162,13 +158,12 @@ async fn credentials(
             pod: &patient.pod,
             pod_uid: &patient.pod_uid,
         };
-        let silent = || Err(TokenRequestError::Request(RequestError::Silent(deadline.step)));
         let began = SystemTime::now();
-        let issued = deadline.within(cluster.token(&request)).await.unwrap_or_else(silent);
+        let issued = deadline.answer(cluster.token(&request)).await;
         let finding = judge::token(&settings.cluster, patient, request.audience, user, issued.as_ref().map(drop));
         Some((finding, issued.ok(), began))
     };
-    let (published, issued) = tokio::join!(deadline.within(published), issued);
+    let (document, keys, issued) = tokio::join!(published(Public::Issuer), published(Public::Keys), issued);
     if let Some((finding, token, began)) = issued {
         asked.findings.push(finding);
         asked.claims = token.as_ref().and_then(|token| Claims::read(&token.secret));
@@ -181,8 +176,6 @@ async fn credentials(
         asked.ahead = date.map(|date| token::ahead(began, date)).or(asked.ahead);
         asked.token = token;
     }
-    let silent = || (Err(RequestError::Silent(deadline.step)), Err(RequestError::Silent(deadline.step)));
-    let (document, keys) = published.unwrap_or_else(silent);
     asked.findings.push(token::keys(asked.claims.as_ref(), &document, &keys));
     let of_token = asked.claims.as_ref().map(|claims| claims.issuer.clone());
     asked.issuer = of_token.or_else(|| token::issuer_in(document.as_ref().ok()?));
@@ -213,10 +206,6 @@ impl Kubernetes {
             self.findings.push(Finding::not_tried(Step::Claims, "what that token says", "there is no token"));
         }
     }
-}
-
-fn or_silent<T>(answer: Option<Result<T, RequestError>>, deadline: Deadline) -> Result<T, RequestError> {
-    answer.unwrap_or(Err(RequestError::Silent(deadline.step)))
 }
 
 /// Scans for the processes of pods. `None` if that takes too long.

@@ -33,6 +33,7 @@ use crate::ask::AskError;
 use crate::explain;
 use google::{Exchanged, Reached};
 use identity::Settings;
+use identity::cluster::RequestError;
 use patient::Patient;
 
 /// Maximum time for all steps together.
@@ -59,6 +60,11 @@ impl Deadline {
     /// The result of a step, or `None` if it is not ready in time.
     async fn within<T>(self, step: impl Future<Output = T>) -> Option<T> {
         timeout_at(self.end.min(Instant::now() + self.step), step).await.ok()
+    }
+
+    /// The API server's answer, or an error if there is none in time.
+    async fn answer<T, E: From<RequestError>>(self, step: impl Future<Output = Result<T, E>>) -> Result<T, E> {
+        self.within(Box::pin(step)).await.unwrap_or_else(|| Err(RequestError::Silent(self.step).into()))
     }
 
     /// The result of blocking work in time. The work has its own thread, which does not delay the end of the process.

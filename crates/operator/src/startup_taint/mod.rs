@@ -8,12 +8,11 @@ mod key;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use bytes::Bytes;
-use http::{Request, StatusCode};
+use http::StatusCode;
 use tokio::time::{Instant, sleep};
 
+use crate::ask;
 use base::backoff::Backoff;
-use http_client::{HttpClient, Limits};
 use identity::cluster::{self, Cluster, Failure, NodeName, RequestError};
 use telemetry::sampled::Sampled;
 
@@ -28,7 +27,8 @@ const REMINDER_INTERVAL: Duration = Duration::from_secs(30);
 /// Wait before the next attempt to remove the taint.
 const BACK_OFF: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(30));
 
-const LIMITS: Limits = Limits { timeout: Duration::from_secs(5), max_body_bytes: 4096 };
+/// The page that says whether the proxy is ready.
+const READYZ: &str = "/readyz";
 
 /// A taint to remove from this node.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -132,24 +132,20 @@ impl<'a> Retry<'a> {
 
 /// Waits until the proxy reports that it is ready.
 async fn proxy_is_ready(admin: SocketAddr) {
-    let client = HttpClient::plain(LIMITS);
-    let url = format!("http://{admin}/readyz");
     let reminders = Sampled::new(REMINDER_INTERVAL);
-    while let Err(why) = is_ready(&client, &url).await {
+    while let Err(why) = is_ready(admin).await {
         if reminders.due(Instant::now()).is_some() {
-            tracing::info!(%why, "waiting for the proxy at {url}; the startup taint stays until it is ready");
+            tracing::info!(%why, "waiting for the proxy at http://{admin}{READYZ}; the startup taint stays until it is ready");
         }
         sleep(POLL_INTERVAL).await;
     }
 }
 
 /// Checks whether the proxy is ready. Returns the reason if it is not.
-async fn is_ready(client: &HttpClient, url: &str) -> Result<(), String> {
-    let request = Request::get(url).body(Bytes::new()).map_err(|error| error.to_string())?;
-    let response = client.send(request).await.map_err(|error| error.to_string())?;
-    match response.status() {
-        StatusCode::OK => Ok(()),
-        status => Err(format!("{status}: {}", String::from_utf8_lossy(response.body()).trim())),
+async fn is_ready(admin: SocketAddr) -> Result<(), String> {
+    match ask::send(admin, READYZ).await? {
+        (StatusCode::OK, _) => Ok(()),
+        (status, text) => Err(format!("{status}: {}", text.trim())),
     }
 }
 

@@ -63,7 +63,7 @@ impl AccessToken {
     pub fn parse(body: &[u8]) -> Result<(Self, u32), TokenError> {
         let Wire { access_token: secret, expires_in, token_type, rest } =
             serde_json::from_slice(body).map_err(|_| TokenError::Shape)?;
-        if secret.is_empty() || !secret.bytes().all(is_token_byte) {
+        if !is_token(secret.as_bytes()) {
             return Err(TokenError::Secret);
         }
         if !(1..=MAX_LIFE_SECONDS).contains(&expires_in) {
@@ -74,7 +74,7 @@ impl AccessToken {
 
     /// Creates a token of type Bearer.
     pub fn bearer(secret: Zeroizing<String>) -> Result<Self, TokenError> {
-        if secret.is_empty() || !secret.bytes().all(is_token_byte) {
+        if !is_token(secret.as_bytes()) {
             return Err(TokenError::Secret);
         }
         Ok(Self { secret, token_type: "Bearer".to_owned(), rest: Map::new() })
@@ -144,9 +144,9 @@ impl fmt::Debug for AccessToken {
     }
 }
 
-/// Whether the byte is printable ASCII that JSON does not escape.
-fn is_token_byte(byte: u8) -> bool {
-    byte.is_ascii_graphic() && byte != b'"' && byte != b'\\'
+/// Whether a token can be sent in a header, and in JSON without escaping.
+pub fn is_token(text: &[u8]) -> bool {
+    !text.is_empty() && text.iter().all(|byte| byte.is_ascii_graphic() && !matches!(byte, b'"' | b'\\'))
 }
 
 #[cfg(test)]

@@ -18,8 +18,9 @@ const IDLE_PROCESS_BYTES: usize = 11 * MIB / 2;
 /// Memory of an upstream request in flight, in bytes: a connection with its user-space and kernel buffers.
 const EXCHANGE_BYTES: usize = 15 * 1024;
 
-/// Maximum for tokens, and for large responses, in bytes.
-const MAX_PART_BYTES: usize = 3 * MIB / 2;
+/// Maximum for tokens, and for large responses, in bytes. A tree of up to half this size can be redacted and watched: custom
+/// metadata of a machine is limited to 512 KiB, and a tree also contains its other metadata.
+pub const MAX_PART_BYTES: usize = 3 * MIB / 2;
 
 /// Maximum for tokens if each account has its own, in bytes: 110 accounts of a node with four tokens each, of which a
 /// long one takes 5 KiB, and a reserve.

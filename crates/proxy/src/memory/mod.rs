@@ -12,5 +12,5 @@
 mod budget;
 mod pressure;
 
-pub use budget::{Budget, Demand, OPEN_BYTES, SERVING_BYTES, UNREAD_BYTES};
+pub use budget::{Budget, Demand, MAX_PART_BYTES, OPEN_BYTES, SERVING_BYTES, UNREAD_BYTES};
 pub use pressure::{Level, Pressure, Usage};

@@ -11,7 +11,8 @@ use super::judge;
 use super::right::{CREATE_TOKENS, PATCH_NODES, Right};
 use crate::cluster::hints::Resource;
 use crate::cluster::{
-    Cluster, JSON, MERGE_PATCH, NODE_PREFIX, OwnCluster, RequestError, User, escaped, events, token_request,
+    ACCOUNT_PREFIX, Cluster, JSON, MERGE_PATCH, NODE_PREFIX, OwnCluster, RequestError, User, escaped, events,
+    token_request,
 };
 
 /// Maximum size of a review, in bytes. It has some hundred, and the reason, which names roles.
@@ -25,9 +26,6 @@ const TOO_SHORT_SECONDS: u32 = 1;
 
 /// Longer than the proxy requests.
 const TOO_LONG_SECONDS: u32 = 10 * 3600;
-
-/// Prefix of the user names of service accounts.
-const ACCOUNT_PREFIX: &str = "system:serviceaccount:";
 
 /// Gathers all facts: a review for each right, and some token requests that yield no token.
 pub(super) async fn facts(cluster: &Cluster, audience: Option<&str>) -> Result<Facts, RequestError> {

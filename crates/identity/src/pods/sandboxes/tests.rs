@@ -1,15 +1,18 @@
+//! Which addresses a sandbox has, and how long.
+
 use std::fs;
 use std::net::Ipv6Addr;
-use std::os::unix::fs::symlink;
 
 use rustix::param::clock_ticks_per_second;
 use tokio::time::advance;
 
-use super::super::scanner::BUDGET;
 use super::fake_proc::FakeProc;
 use super::fake_proc::stat;
 use super::*;
 use base::clock::suspend;
+
+mod reading;
+mod succession;
 
 const A: &str = "6f0a9d3e-5b1c-4c7e-9d51-0a1b2c3d4e5f";
 const B: &str = "11111111-2222-3333-4444-555555555555";
@@ -33,33 +36,27 @@ fn scanned(proc: &FakeProc) -> Sandboxes {
     sandboxes
 }
 
-/// A process of a pod whose anchor has ended does not become the anchor, however often it is read.
-fn never_succeeds(proc: &FakeProc, sandboxes: &Sandboxes, pid: u32) {
-    for _ in 0..3 {
-        assert_eq!(sandboxes.scan().sandboxes, 0);
-        proc.renew(pid);
-    }
-}
-
-/// The pod has the address of its anchor, and not that of the network `claimed`.
-fn only_the_anchor_holds(sandboxes: &Sandboxes) {
-    assert_eq!(holders(sandboxes, "10.8.0.5"), [uid(A)]);
-    assert!(holders(sandboxes, "10.8.0.99").is_empty());
+/// A node whose pod [`A`] has process 20 as its settled anchor, after a scan.
+fn with_pod() -> (FakeProc, Sandboxes) {
+    let proc = node();
+    proc.of_pod(20, 1000, A, "a");
+    let sandboxes = scanned(&proc);
+    (proc, sandboxes)
 }
 
 /// The pods that have this address.
 fn holders(sandboxes: &Sandboxes, addr: &str) -> Vec<PodUid> {
-    let holders = sandboxes.holders(addr.parse().expect("an address")).expect("all can be read");
-    let mut holders: Vec<_> = holders.iter().map(|sandbox| sandbox.uid).collect();
-    holders.sort_unstable();
-    holders
+    uids(&sandboxes.holders(addr.parse().expect("an address")).expect("all can be read"))
 }
 
 fn recent_holders(sandboxes: &Sandboxes, addr: &str) -> Vec<PodUid> {
-    let holders = sandboxes.recent_holders(addr.parse().expect("an address"));
-    let mut holders: Vec<_> = holders.iter().map(|sandbox| sandbox.uid).collect();
-    holders.sort_unstable();
-    holders
+    uids(&sandboxes.recent_holders(addr.parse().expect("an address")))
+}
+
+fn uids(sandboxes: &[Sandbox]) -> Vec<PodUid> {
+    let mut uids: Vec<_> = sandboxes.iter().map(|sandbox| sandbox.uid).collect();
+    uids.sort_unstable();
+    uids
 }
 
 /// A tick at which a process is so young that its sandbox may still be in the making.
@@ -93,27 +90,8 @@ fn a_sandbox_has_its_addresses_of_both_families() {
 }
 
 #[test]
-fn an_older_process_of_the_runtime_in_the_pods_group_is_not_its_sandbox() {
-    let proc = node();
-    // CRI-O's conmon of the sandbox, if its group is that of the pod.
-    let slice = format!("/kubepods.slice/kubepods-pod{}.slice", A.replace('-', "_"));
-    proc.process(19, 1230, &format!("{slice}/crio-conmon-1.scope"), "node");
-    proc.process(20, 1234, &format!("{slice}/crio-1.scope"), "a");
-    proc.process(21, 1240, &format!("{slice}/crio-conmon-2.scope"), "node");
-    let sandboxes = scanned(&proc);
-    assert_eq!(holders(&sandboxes, "10.8.0.5"), [uid(A)]);
-    assert!(holders(&sandboxes, "10.128.0.2").is_empty());
-    proc.end(20);
-    assert!(!sandboxes.is_alive(uid(A)), "conmon lives on");
-    sandboxes.scan();
-    assert!(holders(&sandboxes, "10.8.0.5").is_empty());
-}
-
-#[test]
 fn a_dead_sandbox_has_nothing_at_once_even_if_its_id_and_address_are_used_again() {
-    let proc = node();
-    proc.of_pod(20, 1000, A, "a");
-    let sandboxes = scanned(&proc);
+    let (proc, sandboxes) = with_pod();
     proc.end(20);
     proc.of_pod(20, 2000, B, "a");
     assert!(holders(&sandboxes, "10.8.0.5").is_empty());
@@ -128,9 +106,7 @@ fn a_dead_sandbox_has_nothing_at_once_even_if_its_id_and_address_are_used_again(
 
 #[test]
 fn a_process_that_nobody_waits_for_is_dead() {
-    let proc = node();
-    proc.of_pod(20, 1000, A, "a");
-    let sandboxes = scanned(&proc);
+    let (proc, sandboxes) = with_pod();
     fs::write(proc.dir.join("20/stat"), stat(20, b"pause", 'Z', 1000)).expect("a temporary file");
     assert!(!sandboxes.is_alive(uid(A)));
     proc.renew(20);
@@ -159,169 +135,6 @@ async fn the_addresses_of_a_sandbox_are_followed_at_once_until_they_settle_and_e
     assert!(holders(&sandboxes, "10.8.0.6").is_empty(), "what was read before is not believed");
     advance(REREAD).await;
     assert!(follows("10.8.0.7"));
-}
-
-#[test]
-fn a_process_with_a_network_of_its_own_holds_nothing() {
-    let proc = node();
-    proc.of_pod(30, 1000, A, "a");
-    // The lower ID is the younger process: IDs wrap around.
-    proc.of_pod(20, 1500, A, "claimed");
-    let sandboxes = proc.open();
-    for _ in 0..2 {
-        sandboxes.scan();
-        only_the_anchor_holds(&sandboxes);
-        proc.renew(20);
-    }
-}
-
-#[test]
-fn who_was_seen_beside_the_anchor_does_not_succeed_it() {
-    let proc = node();
-    proc.of_pod(20, 1000, A, "a");
-    proc.of_pod(21, 1500, A, "claimed");
-    let sandboxes = scanned(&proc);
-    proc.end(20);
-    never_succeeds(&proc, &sandboxes, 21);
-    // The kubelet makes a new sandbox for the same pod.
-    proc.of_pod(22, 2000, A, "a");
-    sandboxes.scan();
-    only_the_anchor_holds(&sandboxes);
-}
-
-#[test]
-fn a_forerunner_of_pause_does_not_bar_it() {
-    let proc = node();
-    let now = just_now();
-    proc.of_pod(20, now, A, "a");
-    proc.of_pod(21, now + 1, A, "a");
-    let sandboxes = scanned(&proc);
-    proc.end(20);
-    assert!(!sandboxes.is_alive(uid(A)));
-    sandboxes.scan();
-    assert_eq!(holders(&sandboxes, "10.8.0.5"), [uid(A)]);
-    assert_eq!(sandboxes.scan().new, 0);
-}
-
-#[test]
-fn who_could_not_be_read_for_a_while_is_not_forgiven() {
-    let proc = node();
-    proc.of_pod(20, 1000, A, "a");
-    proc.of_pod(21, 1500, A, "a");
-    let sandboxes = scanned(&proc);
-    proc.end(20);
-    proc.renew(21);
-    let text = proc.hide("21/cgroup");
-    assert_eq!(sandboxes.scan().unreadable, 1);
-    proc.show("21/cgroup", &text);
-    proc.renew(21);
-    assert_eq!(sandboxes.scan().sandboxes, 0);
-}
-
-#[test]
-fn who_has_a_network_of_its_own_does_not_succeed_even_a_young_anchor() {
-    let proc = node();
-    let now = just_now();
-    proc.of_pod(20, now, A, "a");
-    proc.of_pod(21, now + 1, A, "claimed");
-    let sandboxes = scanned(&proc);
-    proc.end(20);
-    never_succeeds(&proc, &sandboxes, 21);
-}
-
-#[test]
-fn an_older_process_takes_over() {
-    let proc = node();
-    // Both began while the first scan listed processes, and it had passed the ID of the older one.
-    let now = just_now();
-    proc.of_pod(21, now + 1, A, "claimed");
-    let sandboxes = scanned(&proc);
-    proc.of_pod(20, now, A, "a");
-    sandboxes.scan();
-    only_the_anchor_holds(&sandboxes);
-}
-
-/// A pod's process whose files other than `cgroup` cannot be read.
-fn unreadable_but_for_its_pod(proc: &FakeProc, pid: u32, pod: &str) {
-    proc.of_pod(pid, 1500, pod, "claimed");
-    proc.hide(&format!("{pid}/stat"));
-}
-
-#[test]
-fn of_a_new_process_of_a_settled_pod_only_the_group_is_read() {
-    let proc = node();
-    proc.of_pod(20, 1000, A, "a");
-    let sandboxes = scanned(&proc);
-    unreadable_but_for_its_pod(&proc, 21, A);
-    assert_eq!(sandboxes.scan(), found(3, 1, 1, 0));
-    assert_eq!(sandboxes.scan(), found(3, 0, 1, 0), "it is not read again");
-    // Nor does it succeed the anchor, once it can be read.
-    proc.show("21/stat", &stat(21, b"sh", 'S', 1500));
-    proc.end(20);
-    never_succeeds(&proc, &sandboxes, 21);
-}
-
-#[test]
-fn who_could_not_be_read_at_first_may_be_older_than_a_settled_anchor() {
-    let proc = node();
-    proc.of_pod(20, 1000, A, "a");
-    proc.of_pod(21, 1500, A, "claimed");
-    let text = proc.hide("20/cgroup");
-    let sandboxes = proc.open();
-    for _ in 0..3 {
-        assert_eq!(sandboxes.scan().unreadable, 1);
-    }
-    proc.show("20/cgroup", &text);
-    sandboxes.scan();
-    only_the_anchor_holds(&sandboxes);
-}
-
-#[test]
-fn a_pod_with_more_processes_than_a_scan_reads_is_unknown_until_all_are_read() {
-    let proc = node();
-    proc.network("b", &["10.8.0.6"]);
-    let pids = 20..20 + u32::try_from(2 * BUDGET).expect("few");
-    for pid in pids.clone() {
-        proc.of_pod(pid, 2000 + u64::from(pid), A, "claimed");
-    }
-    // The oldest is read last, by whatever order the directory has: there is one for each.
-    proc.of_pod(9, 1000, A, "a");
-    proc.of_pod(10, 1000, B, "b");
-    let sandboxes = proc.open();
-    for _ in 0..2 {
-        assert_eq!(sandboxes.scan().sandboxes, 1);
-        assert!(holders(&sandboxes, "10.8.0.99").is_empty(), "a process that is not the oldest claims an address");
-        assert_eq!(holders(&sandboxes, "10.8.0.6"), [uid(B)], "another pod pays for it");
-    }
-    assert_eq!(sandboxes.scan(), found(pids.len() + 3, 0, 2, 0));
-    only_the_anchor_holds(&sandboxes);
-}
-
-#[test]
-fn a_pod_that_is_known_stays_so_however_many_processes_it_starts() {
-    let proc = node();
-    let now = just_now();
-    proc.of_pod(9, now, A, "a");
-    let sandboxes = scanned(&proc);
-    for pid in 20..20 + u32::try_from(2 * BUDGET).expect("few") {
-        proc.of_pod(pid, now + 1, A, "claimed");
-    }
-    for new in [2 * BUDGET, 0] {
-        assert_eq!(sandboxes.scan(), found(2 * BUDGET + 2, new, 1, 0));
-        assert_eq!(holders(&sandboxes, "10.8.0.5"), [uid(A)]);
-    }
-    proc.end(9);
-    assert_eq!(sandboxes.scan().sandboxes, 0, "none of them succeeds");
-}
-
-#[test]
-fn a_process_that_nobody_waits_for_is_read_once() {
-    let proc = FakeProc::new();
-    proc.process(20, 1000, "/system.slice/cron.service", "node");
-    fs::write(proc.dir.join("20/stat"), stat(20, b"sh", 'Z', 1000)).expect("a temporary file");
-    let sandboxes = proc.open();
-    assert_eq!(sandboxes.scan().new, 2);
-    assert_eq!(sandboxes.scan().new, 0);
 }
 
 /// The anchor of a pod that was seen at these ages, with an address or without.
@@ -446,41 +259,6 @@ fn processes_in_the_nodes_network_are_no_sandbox() {
 }
 
 #[test]
-fn a_process_that_enters_its_pod_late_is_found() {
-    let proc = node();
-    proc.process(20, just_now(), "/system.slice/containerd.service", "node");
-    let sandboxes = proc.open();
-    assert_eq!(sandboxes.scan().sandboxes, 0);
-    proc.move_to(20, &format!("/kubepods/pod{A}"));
-    assert_eq!(sandboxes.scan().sandboxes, 0, "it is still in the network of the node");
-    proc.enter(20, "a");
-    assert_eq!(sandboxes.scan(), found(2, 0, 1, 0));
-    assert_eq!(holders(&sandboxes, "10.8.0.5"), [uid(A)]);
-}
-
-#[test]
-fn only_new_and_young_processes_are_read() {
-    let proc = node();
-    proc.process(20, 1000, "/system.slice/cron.service", "a");
-    let sandboxes = scanned(&proc);
-    proc.move_to(20, &format!("/kubepods/pod{A}"));
-    assert_eq!(sandboxes.scan(), found(2, 0, 0, 0));
-    proc.renew(20);
-    assert_eq!(sandboxes.scan(), found(2, 1, 1, 0));
-}
-
-#[test]
-fn what_cannot_be_read_is_counted_and_tried_again() {
-    let proc = node();
-    proc.of_pod(20, 1000, A, "a");
-    let text = proc.hide("20/cgroup");
-    let sandboxes = proc.open();
-    assert_eq!(sandboxes.scan(), found(2, 2, 0, 1));
-    proc.show("20/cgroup", &text);
-    assert_eq!(sandboxes.scan(), found(2, 1, 1, 0));
-}
-
-#[test]
 fn the_nodes_addresses_are_its_own() {
     let proc = node();
     proc.of_pod(20, 1000, A, "a");
@@ -507,47 +285,4 @@ fn the_number_of_addresses_is_bounded() {
     let sandboxes = scanned(&proc);
     assert_eq!(sandboxes.table.lock().sandboxes[&uid(A)].addresses.len(), MAX_ADDRESSES);
     assert_eq!(holders(&sandboxes, "10.8.0.5"), [uid(A)]);
-}
-
-#[test]
-fn what_is_forgotten_takes_no_memory() {
-    let proc = node();
-    proc.of_pod(20, 1000, A, "a");
-    let sandboxes = scanned(&proc);
-    proc.end(20);
-    sandboxes.scan();
-    assert_eq!(sandboxes.scanner.lock().size(), 1);
-}
-
-#[test]
-fn a_directory_that_is_not_the_nodes_proc_is_refused_with_a_reason() {
-    let proc = FakeProc::new();
-    let refusal = || Sandboxes::open(&proc.dir).expect_err("not usable").to_string();
-
-    proc.move_to(1, &format!("/kubepods/pod{A}/0123"));
-    assert!(refusal().contains("of a container"), "{}", refusal());
-    proc.move_to(1, "/");
-    fs::remove_file(proc.dir.join("self")).expect("it is there");
-    symlink("1", proc.dir.join("self")).expect("a free name");
-    assert!(refusal().contains("of a container"), "{}", refusal());
-
-    fs::remove_file(proc.dir.join("1/net")).expect("it is there");
-    assert!(refusal().contains("1/net/fib_trie cannot be read"), "{}", refusal());
-    proc.end(1);
-    assert!(refusal().contains("hidepid"), "{}", refusal());
-    fs::remove_file(proc.dir.join("self")).expect("it is there");
-    assert!(refusal().contains("is not a /proc"), "{}", refusal());
-    fs::remove_dir_all(&proc.dir).expect("it is there");
-    assert!(refusal().contains("cannot be read: No such file"), "{}", refusal());
-}
-
-/// `/proc` of the machine that runs the test.
-#[test]
-fn the_real_proc_can_be_scanned() {
-    let Ok(sandboxes) = Sandboxes::open(Path::new("/proc")) else {
-        return;
-    };
-    let first = sandboxes.scan();
-    assert!(first.processes > 1 && first.new > 0, "{first:?}");
-    assert!(sandboxes.scan().new <= first.new);
 }

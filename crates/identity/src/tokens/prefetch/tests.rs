@@ -50,7 +50,7 @@ fn new_accounts_are_fetched_at_once_unless_there_are_many() {
     plan.take_in(&(0..30).map(account).collect::<Vec<_>>(), now, || 0.5);
     let seconds = due(&mut plan, now);
     assert_eq!((seconds.iter().filter(|at| **at == 0).count(), seconds[20..].to_vec()), (20, vec![15; 10]));
-    // The same again is nothing new, and half a minute later there is room for another burst.
+    // Known accounts are not planned again. Half a minute later there is room for another burst.
     plan.take_in(&(0..30).map(account).collect::<Vec<_>>(), now, || 0.5);
     assert_eq!(due(&mut plan, now), [0; 0]);
     plan.take_in(&(0..31).map(account).collect::<Vec<_>>(), now + BURST_SPREAD, || 0.5);

@@ -210,7 +210,7 @@ async fn a_fleet_does_not_come_back_all_at_once() {
         for account in 0..ACCOUNTS {
             let number = lab.add(account + 2, &format!("direct{account}"));
             let (lab, key) = (Arc::clone(lab), key(number, "default/token"));
-            // As a keeper of the token cache does, while it gets the same token or none.
+            // Like a keeper of the token cache that gets the same token or none.
             tokio::spawn(async move {
                 loop {
                     let _ = lab.ask_for(&key).await;

@@ -68,7 +68,7 @@ async fn a_request_does_not_wait_for_a_prefetch_that_pauses() {
     }
     sleep(Duration::from_millis(150)).await;
     lab.servers.change(|script| script.sts = Does::Issue(3600));
-    // Its 429 is no answer to a pod, and holds back only what no pod waits for.
+    // No pod waited for this request, so its 429 holds back only background requests.
     assert_eq!(lab.servers.counts(), [1, 1, 0]);
     let began = Instant::now();
     lab.token("default/token").await;

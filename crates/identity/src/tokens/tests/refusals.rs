@@ -175,7 +175,7 @@ async fn a_refusal_says_whether_it_affects_all_pods() {
         (Does::Refuse(400, scope), issue(), Withheld::Account),
         (quota(), issue(), Withheld::Quota),
         (issue(), Does::Refuse(403, "no binding"), Withheld::Account),
-        // Of the Google account's project.
+        // The quota is that of the Google account's project, not the cluster's.
         (issue(), quota(), Withheld::Pace),
     ] {
         let lab = Lab::new(GOOGLE_ACCOUNT);

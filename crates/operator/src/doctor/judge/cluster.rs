@@ -8,14 +8,10 @@ use super::time;
 use crate::doctor::commands;
 use crate::doctor::patient::{Patient, Unfit};
 use crate::doctor::report::{Finding, Step};
-use identity::cluster::{Acting, Credential, Failure, RequestError, Settings, TokenRequestError, User};
+use identity::cluster::{
+    ACCOUNT_PREFIX, Acting, Credential, Failure, NODE_PREFIX, RequestError, Settings, TokenRequestError, User,
+};
 use identity::pods::{ProcError, Scanned};
-
-/// Prefix of the user name of every service account.
-const ACCOUNT: &str = "system:serviceaccount:";
-
-/// Prefix of the user name of every node.
-const NODE: &str = "system:node:";
 
 /// Part of a refusal to act as the node.
 const IMPERSONATION: &str = "impersonat";
@@ -75,7 +71,7 @@ pub(in crate::doctor) fn api_server(server: &str, settings: &Settings, user: &Re
 fn credential(tried: String, settings: &Settings, user: &User) -> Finding {
     let (step, node, name) = (Step::ApiServer, &settings.node, &user.name);
     let accepted = format!("it accepts the credential, as {name}");
-    match (&settings.credential, &user.node, name.strip_prefix(NODE)) {
+    match (&settings.credential, &user.node, name.strip_prefix(NODE_PREFIX)) {
         (_, _, Some(other)) if other != node.as_str() => Finding::trouble(
             step,
             tried,
@@ -269,7 +265,7 @@ fn refused(finding: Finding, settings: &Settings, right: &str, user: Option<&Use
 
 /// Namespace and name of the service account in a user name or a refusal.
 fn account_in(text: &str) -> Option<(&str, &str)> {
-    let (_, name) = text.split_once(ACCOUNT)?;
+    let (_, name) = text.split_once(ACCOUNT_PREFIX)?;
     name.split(['"', ' ']).next()?.split_once(':')
 }
 

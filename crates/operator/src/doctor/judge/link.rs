@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use http::StatusCode;
 
-use super::time;
+use super::{no_answer, time};
 use crate::doctor::commands;
 use crate::doctor::patient::Patient;
 use crate::doctor::report::{Finding, Step};
@@ -63,14 +63,7 @@ pub(in crate::doctor) fn impersonation(
     let (step, tried) = (Step::Impersonation, format!("access token of {google}"));
     let said = match issued {
         Ok(life) => return Finding::ok(step, tried, format!("issued, for {}", time(life))),
-        Err(NotGiven::Failed(why)) => {
-            return Finding::trouble(
-                step,
-                tried,
-                format!("the IAM Credentials API gave no answer that makes sense: {why}"),
-            )
-            .advising("try again");
-        }
+        Err(NotGiven::Failed(why)) => return no_answer(step, tried, "the IAM Credentials API", why),
         Err(NotGiven::Throttled(after)) => {
             return Finding::trouble(
                 step,

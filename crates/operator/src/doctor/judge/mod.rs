@@ -11,6 +11,13 @@ pub(super) mod token;
 
 use std::time::Duration;
 
+use crate::doctor::report::{Finding, Step};
+
+/// A server of Google's failed.
+fn no_answer(step: Step, tried: impl AsRef<str>, server: &str, why: &str) -> Finding {
+    Finding::trouble(step, tried, format!("{server} gave no answer that makes sense: {why}")).advising("try again")
+}
+
 /// A duration in a readable form.
 fn time(time: Duration) -> String {
     match time.as_secs() {

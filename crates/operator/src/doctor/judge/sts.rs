@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{settings, time};
+use super::{no_answer, settings, time};
 use crate::doctor::claims::Claims;
 use crate::doctor::commands;
 use crate::doctor::report::{Finding, Step};
@@ -62,10 +62,7 @@ pub(in crate::doctor) fn exchange(
     let (step, tried) = (Step::Exchange, TRIED);
     match exchanged {
         Ok(life) => Finding::ok(step, tried, format!("a federated token for {}", time(life))),
-        Err(NotGiven::Failed(why)) => {
-            Finding::trouble(step, tried, format!("the Security Token Service gave no answer that makes sense: {why}"))
-                .advising("try again")
-        }
+        Err(NotGiven::Failed(why)) => no_answer(step, tried, "the Security Token Service", why),
         Err(NotGiven::Throttled(after)) => {
             let seen = "the quota of exchanges is used up: 6,000 in a minute for a project";
             Finding::trouble(step, tried, seen)

@@ -7,8 +7,6 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use bytes::Bytes;
 use http::{Request, Response};
-use http_body_util::BodyExt as _;
-use kube::client::Body;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::time::sleep;
@@ -90,10 +88,9 @@ impl Servers {
     pub(super) async fn serve_api(self, mut fake: Fake) {
         loop {
             let mut asked = fake.asked().await;
-            let body = std::mem::replace(asked.request.body_mut(), Body::empty());
             let servers = self.clone();
             tokio::spawn(async move {
-                let body = body.collect().await.expect("in memory").to_bytes();
+                let body = asked.take_body().await;
                 servers.answer_api(asked, &body).await;
             });
         }

@@ -1,0 +1,87 @@
+//! [`Found`]: the installed rules, compared with a redirect.
+
+use super::plan::Plan;
+use super::{Error, Redirect, State, Tool, closing, privileges};
+
+/// The installed rules.
+pub(super) struct Found {
+    pub(super) state: State,
+    /// Whether these rules drop spoofed packets. Of no meaning if they are not installed.
+    pub(super) is_dropped: bool,
+}
+
+impl Redirect {
+    /// Compares the installed rules with this redirect.
+    pub async fn state(&self) -> Result<State, Error> {
+        Ok(self.found().await?.state)
+    }
+
+    /// Compares the installed rules with this redirect, and finds out what they do with spoofed packets.
+    pub(super) async fn found(&self) -> Result<Found, Error> {
+        privileges::check()?;
+        let tool = self.tool().await?;
+        let mut is_dropped = self.spoofed().is_dropped();
+        let plan = self.plan_with(&[tool], is_dropped).await;
+        let mut state = tool.state(&plan).await?;
+        if matches!(state, State::Differs(_)) && tool.has(&Plan::loopback_alone()).await? {
+            // `remove` leaves these rules where it cannot undo the first edition.
+            state = State::Absent;
+        }
+        if !state.is_installed() {
+            state = Self::unbounded(tool, &plan).await?.unwrap_or(state);
+        }
+        if !state.is_installed()
+            && self.decides_on_spoofed()
+            && let Some(other) = Self::standing(tool, &self.plan_with(&[tool], !is_dropped).await).await?
+        {
+            // It was decided at another time. The keeper follows.
+            (state, is_dropped) = (other, !is_dropped);
+        }
+        let state = match state {
+            State::Installed | State::Unbounded => match self.wrong_address() {
+                Some(what) => State::Differs(format!("the rules are installed, but {what}")),
+                None => state,
+            },
+            _ if closing::is_closed(&self.closing_plans(plan.guards_loopback()), self.tool).await => State::Closed,
+            State::Absent => Self::by_other_tool(tool, &plan).await?,
+            state => state,
+        };
+        Ok(Found { state, is_dropped })
+    }
+
+    /// [`State::Installed`] or [`State::Unbounded`] if this plan is what is installed.
+    async fn standing(tool: Tool, plan: &Plan) -> Result<Option<State>, Error> {
+        if tool.has(plan).await? { Ok(Some(State::Installed)) } else { Self::unbounded(tool, plan).await }
+    }
+
+    /// Whether there are rules of this redirect that drop spoofed packets.
+    pub(super) async fn is_dropping(&self) -> bool {
+        let standing = async || {
+            let tool = self.tool().await?;
+            Self::standing(tool, &self.plan_with(&[tool], true).await).await
+        };
+        standing().await.is_ok_and(|state| state.is_some())
+    }
+
+    /// [`State::Unbounded`] if this plan without its bound is what is installed.
+    async fn unbounded(tool: Tool, plan: &Plan) -> Result<Option<State>, Error> {
+        let Some(unbounded) = plan.without_bound() else { return Ok(None) };
+        Ok(tool.has(&unbounded).await?.then_some(State::Unbounded))
+    }
+
+    /// The state if this tool has no rules. The other tool's may be in force.
+    async fn by_other_tool(tool: Tool, plan: &Plan) -> Result<State, Error> {
+        let Some(other) = tool.other().if_usable().await else { return Ok(State::Absent) };
+        let of_other = |what| State::Differs(format!("it was installed with {other}, {what}; these flags use {tool}"));
+        Ok(match other.state(plan).await? {
+            State::Absent => State::Absent,
+            State::Installed => of_other("with these settings, and is in force"),
+            _ => of_other("with other settings, which are in force"),
+        })
+    }
+
+    /// Whether pods are redirected as requested, with or without the bound on new connections.
+    pub async fn is_installed(&self) -> bool {
+        self.state().await.is_ok_and(|state| state.is_installed())
+    }
+}
