@@ -20,6 +20,7 @@ pub use crate::refused::Refused;
 use crate::error::Overload;
 use crate::failure::TokenFailure;
 use crate::shares::Client;
+use base::clock::BootTime;
 use protocol::metadata::token::AccessToken;
 
 /// A source of tokens.
@@ -51,12 +52,22 @@ pub enum Urgency {
     Background,
 }
 
+/// A token. Wiped from memory on drop.
+#[derive(PartialEq)]
+pub enum Token {
+    Access(AccessToken),
+    /// In memory that should be wiped.
+    Identity(Bytes),
+}
+
 /// A token from a source.
 pub enum Fetched {
-    /// An access token, and its remaining lifetime in whole seconds when it was issued.
+    /// The node's access token, and its remaining lifetime in whole seconds.
     Access(AccessToken, u32),
-    /// An identity token, in memory that should be wiped, and the whole seconds until its `exp`.
+    /// The node's identity token, in memory that should be wiped, and the whole seconds until its `exp`.
     Identity(Bytes, u32),
+    /// A pod's own token. Its source may have asked for it long before this fetch, so it has times of its own.
+    Own { token: Token, asked: BootTime, expires: BootTime },
 }
 
 /// Reason why a source returned no token. Cheap to clone, because all waiting requests get it.
@@ -94,6 +105,18 @@ impl fmt::Debug for Fetched {
         match self {
             Self::Access(token, seconds) => f.debug_tuple("Access").field(token).field(seconds).finish(),
             Self::Identity(_, seconds) => f.debug_tuple("Identity").field(&"[redacted]").field(seconds).finish(),
+            Self::Own { token, asked, expires } => {
+                f.debug_struct("Own").field("token", token).field("asked", asked).field("expires", expires).finish()
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Access(token) => token.fmt(f),
+            Self::Identity(_) => f.write_str("Identity([redacted])"),
         }
     }
 }

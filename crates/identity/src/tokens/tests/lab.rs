@@ -245,13 +245,17 @@ impl Lab {
     /// The token of a key, and how many seconds it is said to live.
     pub(in crate::tokens) async fn ask_for(&self, key: &TokenKey) -> Result<(String, u32), NoToken> {
         match self.source.fetch(key, None, Urgency::Demanded).await? {
-            Fetched::Access(token, seconds) => {
+            Fetched::Own { token: Token::Access(token), expires, .. } => {
+                let seconds = seconds_left(expires);
                 let body = token.body(protocol::metadata::token::TokenFormat::Json, seconds);
                 let body: Value = serde_json::from_slice(&body).expect("JSON");
                 assert_eq!(body["token_type"], "Bearer");
                 Ok((body["access_token"].as_str().expect("text").to_owned(), seconds))
             }
-            Fetched::Identity(jwt, seconds) => Ok((String::from_utf8(jwt.to_vec()).expect("text"), seconds)),
+            Fetched::Own { token: Token::Identity(jwt), expires, .. } => {
+                Ok((String::from_utf8(jwt.to_vec()).expect("text"), seconds_left(expires)))
+            }
+            other => panic!("not a pod's own: {other:?}"),
         }
     }
 
@@ -277,6 +281,10 @@ impl Lab {
             other => panic!("{other:?}"),
         }
     }
+}
+
+fn seconds_left(expires: BootTime) -> u32 {
+    expires.seconds_since(BootTime::now()).try_into().expect("small")
 }
 
 /// The key of a request for what is below `service-accounts/`.
