@@ -52,6 +52,27 @@ struct Intervals {
 }
 
 impl Intervals {
+    /// Whether a request may begin, or the time for which it is held back.
+    fn may_begin(&mut self, workload: WorkloadId, urgency: Urgency, now: Instant) -> Result<(), Duration> {
+        let interval = self.of[index(urgency)];
+        let next = interval.next.unwrap_or(now);
+        if interval.steps == 0 || now.saturating_duration_since(next) > FORGOTTEN {
+            if interval.steps > 0 {
+                self.of[index(urgency)] = Interval::default();
+            }
+            if urgency == Urgency::Demanded {
+                self.waiting.clear();
+            }
+            return Ok(());
+        }
+        let opens = if self.is_anothers(workload, urgency) { next + TURN } else { next };
+        if opens > now {
+            self.waits(workload, urgency);
+            return Err(opens - now);
+        }
+        Ok(())
+    }
+
     /// Records that a request was held back.
     fn waits(&mut self, workload: WorkloadId, urgency: Urgency) {
         if urgency == Urgency::Demanded && self.waiting.len() < MAX_WAITING && !self.waiting.contains(&workload) {
@@ -86,6 +107,11 @@ struct Interval {
 }
 
 impl Quota {
+    /// Whether a request may begin, or the time for which it is held back. It takes no turn yet.
+    pub(super) fn may_begin(&self, (workload, urgency): (WorkloadId, Urgency), now: Instant) -> Result<(), Duration> {
+        self.0.lock().may_begin(workload, urgency, now)
+    }
+
     /// Lets a request begin, or returns the time for which it is held back.
     pub(super) fn begin(
         &self,
@@ -94,24 +120,12 @@ impl Quota {
         random: f64,
     ) -> Result<(), Duration> {
         let mut intervals = self.0.lock();
-        let interval = intervals.of[index(urgency)];
-        let next = interval.next.unwrap_or(now);
-        if interval.steps == 0 || now.saturating_duration_since(next) > FORGOTTEN {
-            if interval.steps > 0 {
-                intervals.of[index(urgency)] = Interval::default();
-            }
-            if urgency == Urgency::Demanded {
-                intervals.waiting.clear();
-            }
-            return Ok(());
+        intervals.may_begin(workload, urgency, now)?;
+        let steps = intervals.of[index(urgency)].steps;
+        if steps > 0 {
+            intervals.had_its_turn(workload, urgency);
+            intervals.of[index(urgency)].next = Some(now + backoff(urgency).wait(steps, random));
         }
-        let opens = if intervals.is_anothers(workload, urgency) { next + TURN } else { next };
-        if opens > now {
-            intervals.waits(workload, urgency);
-            return Err(opens - now);
-        }
-        intervals.had_its_turn(workload, urgency);
-        intervals.of[index(urgency)].next = Some(now + backoff(urgency).wait(interval.steps, random));
         Ok(())
     }
 
