@@ -107,10 +107,10 @@ impl Google {
     pub(super) async fn post(&self, call: Call<'_>, sent: &Secret) -> Result<Response<Bytes>, NotGiven> {
         let refused = |status, body: &Bytes| NotGiven::Refused(Said::read(status, body, sent));
         let request = request(call).map_err(|error| NotGiven::Failed(error.to_string()))?;
-        let response = self.transport.send(request).await.map_err(|error| match error.status() {
-            // A refusal whose body is too large or cut short is still a refusal.
-            Some(status) if status.is_client_error() => refused(status, &Bytes::new()),
-            _ => NotGiven::Failed(words(&error)),
+        let response = self.transport.send(request).await.or_else(|error| match error.status() {
+            // The status says enough, if the body is too large or cut short.
+            Some(status) if status.is_client_error() => Ok(without_body(status)),
+            _ => Err(NotGiven::Failed(words(&error))),
         })?;
         match response.status() {
             StatusCode::OK => Ok(response),
@@ -141,6 +141,12 @@ fn request(call: Call<'_>) -> http::Result<Request<Bytes>> {
         headers.insert(USER_PROJECT, HeaderValue::from_str(project.as_str())?);
     }
     Ok(request)
+}
+
+fn without_body(status: StatusCode) -> Response<Bytes> {
+    let mut response = Response::default();
+    *response.status_mut() = status;
+    response
 }
 
 fn words(error: &ClientError) -> String {

@@ -28,6 +28,8 @@ pub(in crate::tokens) enum Does {
     /// Issues tokens for this many seconds.
     Issue(u32),
     Refuse(u16, &'static str),
+    /// This status, with a body that cannot be read. The API server does nothing.
+    Cut(u16),
     /// 429, with a `Retry-After`.
     Throttle(&'static str),
     /// Loses the connection.
@@ -101,7 +103,7 @@ impl Servers {
             match self.read(|script| script.kubernetes.clone()) {
                 Does::Fail => return drop(asked),
                 Does::Stall => sleep(Duration::from_secs(60)).await,
-                Does::Issue(_) | Does::Refuse(..) | Does::Throttle(_) => {}
+                Does::Issue(_) | Does::Refuse(..) | Does::Cut(_) | Does::Throttle(_) => {}
             }
             let is_direct = path.rsplit('/').next().is_some_and(|name| name.starts_with(DIRECT));
             let annotation = if is_direct { "" } else { self.read(|script| script.annotation) };
@@ -121,7 +123,7 @@ impl Servers {
             }
             Does::Refuse(status, message) => asked.refuse(status, message),
             Does::Throttle(seconds) => asked.throttle(seconds),
-            Does::Fail => drop(asked),
+            Does::Fail | Does::Cut(_) => drop(asked),
             Does::Stall => {
                 sleep(Duration::from_secs(60)).await;
                 drop(asked);
@@ -149,6 +151,10 @@ impl Servers {
         match does {
             Does::Issue(seconds) => Ok(response(200, issued(&url, number, seconds))),
             Does::Refuse(status, body) => Ok(response(status, body.to_owned())),
+            Does::Cut(status) => {
+                let status = status.try_into().expect("a status");
+                Err(ClientError::TooLarge { status, max_bytes: 64 << 10 })
+            }
             Does::Throttle(seconds) => {
                 let mut response = response(429, String::new());
                 response.headers_mut().insert("retry-after", seconds.parse().expect("a header"));

@@ -112,6 +112,28 @@ async fn a_quota_that_is_used_up_is_recognised_with_any_status() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_answer_whose_body_cannot_be_read_is_what_its_status_says() {
+    for annotation in ["", GOOGLE_ACCOUNT] {
+        let lab = |status| {
+            let lab = Lab::new(annotation);
+            let cut = Does::Cut(status);
+            lab.servers.change(|script| *(if annotation.is_empty() { &mut script.sts } else { &mut script.iam }) = cut);
+            lab
+        };
+        let throttled = lab(429);
+        for _ in 0..3 {
+            let Err(NoToken::Refused(refused)) = throttled.ask(TOKEN).await else { panic!("it has no token") };
+            assert_eq!((refused.status.as_u16(), retry_after(&refused)), (503, 2), "a second, and up to half of one");
+        }
+        let sent = throttled.servers.counts();
+        assert_eq!(sent[1].max(sent[2]), 1, "once");
+        let why = lab(408).failure(TOKEN).await;
+        assert!(why.ends_with("it answered 408 Request Timeout"), "{why}");
+        assert_eq!(lab(403).refusal(TOKEN).await.0, 403);
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_api_server_that_is_throttled_is_not_asked_before_the_time_that_it_names() {
     let lab = Lab::new(GOOGLE_ACCOUNT);
     lab.servers.change(|script| script.kubernetes = Does::Throttle("7"));
