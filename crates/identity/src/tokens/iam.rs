@@ -3,7 +3,6 @@
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
-use http::header::DATE;
 use http::{Response, StatusCode};
 use jiff::Timestamp;
 use serde::Deserialize;
@@ -20,6 +19,7 @@ use crate::workloads::{Endpoint, GoogleAccount, Link};
 use base::clock::BootTime;
 use protocol::metadata::identity;
 use proxy::failure::{ExchangeFailure, Withheld};
+use proxy::tokens::servers_time;
 
 /// The scope without which Google's own libraries cannot find out the account of a token.
 const USERINFO_EMAIL: &str = "https://www.googleapis.com/auth/userinfo.email";
@@ -141,25 +141,20 @@ impl Impersonation<'_> {
 fn access(response: &Response<Bytes>) -> Option<(Zeroizing<String>, Duration)> {
     let AccessAnswer { access_token, expire_time } = serde_json::from_slice(response.body()).ok()?;
     let expires = SystemTime::from(expire_time.parse::<Timestamp>().ok()?);
-    Some((access_token, expires.duration_since(servers_time(response)).ok()?))
+    Some((access_token, expires.duration_since(servers_time(response.headers())).ok()?))
 }
 
 fn identity_token(response: &Response<Bytes>) -> Option<(Zeroizing<String>, Duration)> {
     let IdentityAnswer { token } = serde_json::from_slice(response.body()).ok()?;
-    let seconds = identity::seconds_left(token.as_bytes(), servers_time(response)).ok()?;
+    let seconds = identity::seconds_left(token.as_bytes(), servers_time(response.headers())).ok()?;
     Some((token, Duration::from_secs(seconds.into())))
-}
-
-/// Time of the response by the server's own clock, if it has one: this machine's may be wrong.
-fn servers_time(response: &Response<Bytes>) -> SystemTime {
-    let date = response.headers().get(DATE).and_then(|date| httpdate::parse_http_date(date.to_str().ok()?).ok());
-    date.unwrap_or_else(SystemTime::now)
 }
 
 #[cfg(test)]
 mod tests {
     use base64::Engine as _;
     use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+    use http::header::DATE;
 
     use super::super::not_given::Said;
     use super::*;

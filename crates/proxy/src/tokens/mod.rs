@@ -7,9 +7,11 @@ mod metadata_server;
 use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
+use http::HeaderMap;
+use http::header::DATE;
 
 pub use breaker::Breaker;
 pub use key::{TokenKey, TokenKind};
@@ -92,6 +94,12 @@ impl NoToken {
             Self::Failed(_) | Self::Overloaded(_) => true,
         }
     }
+}
+
+/// Time of a response by the server's own clock, if it has one: this machine's may be wrong.
+pub fn servers_time(headers: &HeaderMap) -> SystemTime {
+    let date = headers.get(DATE).and_then(|date| httpdate::parse_http_date(date.to_str().ok()?).ok());
+    date.unwrap_or_else(SystemTime::now)
 }
 
 impl<F: Into<TokenFailure>> From<F> for NoToken {
