@@ -120,7 +120,7 @@ impl Impersonation<'_> {
         match error {
             NotGiven::Failed(why) => NotIssued::Halt(Halt::failed(ExchangeFailure::Iam(why))),
             NotGiven::Throttled(retry_after) => NotIssued::Halt(Halt::throttled(
-                Withheld::Pace,
+                Withheld::Project,
                 format!("Unable to generate {kind} token; IAM returned 429 Too Many Requests.\n"),
                 retry_after,
             )),

@@ -20,7 +20,7 @@ pub use metadata_server::MetadataServer;
 pub use crate::refused::Refused;
 
 use crate::error::Overload;
-use crate::failure::TokenFailure;
+use crate::failure::{TokenFailure, Withheld};
 use crate::shares::Client;
 use base::clock::BootTime;
 use protocol::metadata::token::AccessToken;
@@ -87,10 +87,10 @@ pub enum NoToken {
 }
 
 impl NoToken {
-    /// Whether the source failed rather than refused.
+    /// Whether the source failed rather than refused. An account's own pace is a refusal: no server is away, and it passes soon.
     pub fn is_outage(&self) -> bool {
         match self {
-            Self::Refused(refused) => refused.status.is_server_error(),
+            Self::Refused(refused) => refused.status.is_server_error() && refused.withheld != Some(Withheld::Pace),
             Self::Failed(_) | Self::Overloaded(_) => true,
         }
     }

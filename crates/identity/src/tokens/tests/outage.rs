@@ -215,6 +215,25 @@ async fn an_old_identity_token_is_not_served_past_its_end_or_after_a_refusal() {
     assert_eq!(pod.text(IDENTITY).await, Err(503));
 }
 
+/// IAM is not away, and the next one comes soon.
+#[tokio::test(start_paused = true)]
+async fn an_old_identity_token_is_not_served_while_only_the_account_itself_asks_for_too_many() {
+    const IDENTITY: &str = "default/identity?audience=https://a";
+    let pod = Pod::warm(GOOGLE_ACCOUNT).await;
+    let first = pod.text(IDENTITY).await.expect("an identity token");
+    pod.lab.servers.change(|script| script.delay = Duration::from_millis(1));
+    sleep(Duration::from_secs(61)).await;
+    for number in 0..150 {
+        let _ = pod.text(&format!("default/identity?audience=https://{number}")).await;
+    }
+    for _ in 0..2 {
+        assert_eq!(pod.text(IDENTITY).await, Err(503));
+    }
+    sleep(Duration::from_secs(3)).await;
+    let second = pod.text(IDENTITY).await.expect("a turn of the pace");
+    assert_ne!(second, first);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_short_absence_of_the_api_server_takes_nothing_from_the_next() {
     let pod = Pod::warm(GOOGLE_ACCOUNT).await;

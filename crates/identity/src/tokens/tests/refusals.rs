@@ -198,7 +198,7 @@ async fn a_refusal_says_whether_it_affects_all_pods() {
         (quota(), issue(), Withheld::Quota),
         (issue(), Does::Refuse(403, "no binding"), Withheld::Account),
         // Of the Google account's project.
-        (issue(), quota(), Withheld::Pace),
+        (issue(), quota(), Withheld::Project),
     ] {
         let lab = Lab::new(GOOGLE_ACCOUNT);
         lab.servers.change(|script| (script.sts, script.iam) = (sts, iam));
