@@ -94,7 +94,6 @@ impl<T: TokenSource> Keeper<T> {
             self.store.reweigh(&self.entry);
             self.store.metrics.flights.of(cause, outcome).inc();
         }
-        self.store.forget(&self.entry);
     }
 
     /// Fetches the token as soon as the flight may begin. Returns `None` if it is no longer needed by then: the entry
@@ -249,6 +248,13 @@ impl<T: TokenSource> Keeper<T> {
                 }
             }
         }
+    }
+}
+
+/// However it ends: without a keeper, an entry would never answer again, also after a panic in the source.
+impl<T> Drop for Keeper<T> {
+    fn drop(&mut self) {
+        self.store.forget(&self.entry);
     }
 }
 

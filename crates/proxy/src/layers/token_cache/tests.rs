@@ -50,6 +50,7 @@ enum Mode {
     Withholds(Withheld),
     Closes,
     Hangs,
+    Panics,
     Garbles,
     /// A token with one second left.
     GivesTheLastSecond,
@@ -188,6 +189,7 @@ impl TokenSource for Source {
                 Ok(Fetched::Access(token, left))
             }
             Mode::Closes => Err(TokenFailure::from(Failure::Closed).into()),
+            Mode::Panics => panic!("as a source with a bug does"),
             Mode::Garbles => Err(TokenFailure::from(TokenError::Shape).into()),
             Mode::Hangs => {
                 sleep(Duration::from_millis(2480)).await;
