@@ -123,7 +123,8 @@ async fn an_answer_whose_body_cannot_be_read_is_what_its_status_says() {
         let throttled = lab(429);
         for _ in 0..3 {
             let Err(NoToken::Refused(refused)) = throttled.ask(TOKEN).await else { panic!("it has no token") };
-            assert_eq!((refused.status.as_u16(), retry_after(&refused)), (503, 2), "a second, and up to half of one");
+            assert_eq!(refused.status.as_u16(), 503);
+            assert!((1..=2).contains(&retry_after(&refused)), "{:?}", refused.headers);
         }
         let sent = throttled.servers.counts();
         assert_eq!(sent[1].max(sent[2]), 1, "once");
