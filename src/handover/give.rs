@@ -120,8 +120,9 @@ pub(super) async fn send_all(
     Ok(records)
 }
 
-/// Sends a record if the limits allow it. Returns whether it was sent.
-async fn put(
+/// Sends a record if the limits allow it. Returns whether it was sent. One that cannot be written is left out too, such as an identity
+/// token that is no JSON string, which a server gave all the same.
+pub(super) async fn put(
     to: &mut (impl AsyncWrite + Unpin),
     record: &Record,
     records: &mut usize,
@@ -135,7 +136,7 @@ async fn put(
             (*records, *bytes) = (*records + 1, *bytes + length);
             Ok(true)
         }
-        Err(Broken::TooLarge) => Ok(false),
+        Err(Broken::TooLarge | Broken::Invalid) => Ok(false),
         Err(broken) => Err(broken),
     }
 }

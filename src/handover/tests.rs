@@ -1,15 +1,23 @@
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt as _;
+use std::time::Duration;
 
+use bytes::Bytes;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex};
 use tokio::net::UnixStream;
 use tokio::time::timeout;
 use zeroize::Zeroizing;
 
 use super::format::{self, Broken, MAX_RECORD, Nonce, Record, VERSION};
+use super::give::put;
 use super::take::{NotTaken, read_all};
 use base::clock::BootTime;
-use proxy::layers::token_cache::TokenRecord;
+use protocol::metadata::{Endpoint, MetadataPath, Principal, Query, Request};
+use proxy::failure::UPSTREAM_TIMEOUT;
+use proxy::layers::token_cache::{DEFAULT_LIMIT_BYTES, Store, TokenRecord, Tokens};
+use proxy::shares::Client;
+use proxy::tokens::{Fetched, NoToken, TokenKey, TokenSource, Urgency};
+use telemetry::Registry;
 
 const NONCE: Nonce = [7; 16];
 const SETTINGS: &str = "the same";
@@ -130,6 +138,43 @@ async fn what_is_too_large_is_not_read() {
     assert!(matches!(taken, Err(NotTaken::Broken(Broken::TooLarge))), "{:?}", taken.map(|records| records.len()));
     drop(ours);
     assert!(sending.await.expect("no panic").is_err());
+}
+
+/// Gives identity tokens as a server does that ends its answers with a line feed.
+struct EndsLines;
+
+impl TokenSource for EndsLines {
+    fn deadline(&self) -> Duration {
+        UPSTREAM_TIMEOUT
+    }
+
+    async fn fetch(&self, _: &TokenKey, _: Client, _: Urgency) -> Result<Fetched, NoToken> {
+        Ok(Fetched::Identity(Bytes::from_static(b"a.b.c\n"), 3600))
+    }
+}
+
+#[tokio::test]
+async fn what_cannot_be_written_is_left_out_and_the_rest_is_sent() {
+    let target = "/computeMetadata/v1/instance/service-accounts/default/identity?audience=a".parse().expect("a target");
+    let path = MetadataPath::parse(&target).expect("a path");
+    let query = Query::parse(target.query()).expect("a query");
+    let request = Request::own(Endpoint::from_path(&path), path.as_str(), query, Principal::Node);
+    let (key, _) = TokenKey::from_request(&request).expect("a token");
+    let store = Store::new(DEFAULT_LIMIT_BYTES, &Registry::default());
+    let tokens = Tokens::new(store, EndsLines);
+    tokens.warm(key).await.expect("a token");
+    let exported = tokens.store().exported(now());
+    let unwritable = Record::Token { workload: None, record: exported[0].record() };
+
+    let (mut ours, mut theirs) = duplex(1 << 20);
+    format::send_hello(&mut theirs, &NONCE).await.expect("room");
+    format::send(&mut theirs, &begin(SETTINGS, now())).await.expect("room");
+    let (mut records, mut bytes) = (0, 0);
+    for (record, is_sent) in [(unwritable, false), (token(), true)] {
+        assert_eq!(put(&mut theirs, &record, &mut records, &mut bytes).await.expect("room"), is_sent);
+    }
+    format::send(&mut theirs, &Record::End { records }).await.expect("room");
+    assert_eq!(read(&mut ours, theirs).await.expect("whole"), 1);
 }
 
 #[tokio::test(start_paused = true)]

@@ -13,10 +13,10 @@ pub mod secure;
 
 use std::error::Error;
 use std::io;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{DATE, RETRY_AFTER};
+use http::header::RETRY_AFTER;
 use http::{HeaderMap, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use hyper_util::client::legacy;
@@ -134,11 +134,6 @@ impl ClientError {
 /// The time that a server names in seconds by `Retry-After`. `None` for a date.
 pub fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     headers.get(RETRY_AFTER)?.to_str().ok()?.trim().parse().ok().map(Duration::from_secs)
-}
-
-/// The time of a response by the server's own clock.
-pub fn date(headers: &HeaderMap) -> Option<SystemTime> {
-    httpdate::parse_http_date(headers.get(DATE)?.to_str().ok()?).ok()
 }
 
 /// The reason of a client error, which by itself only says in which step it occurred.

@@ -190,7 +190,9 @@ pub enum Withheld {
     Quota,
     /// Google refuses this account, or what its pod asked for. Others are not affected.
     Account,
-    /// This account has used up a quota of its own.
+    /// The quota of this account's own project is used up.
+    Project,
+    /// The account's pods ask for more than this proxy lets them.
     Pace,
 }
 
@@ -201,7 +203,7 @@ impl Withheld {
             Self::Untrusted => "exchange_untrusted",
             Self::Quota => "exchange_quota",
             Self::Account => "account_refused",
-            Self::Pace => "account_pace",
+            Self::Project | Self::Pace => "account_pace",
         }
     }
 
@@ -209,7 +211,7 @@ impl Withheld {
     pub fn affects_all(self) -> bool {
         match self {
             Self::Untrusted | Self::Quota => true,
-            Self::Account | Self::Pace => false,
+            Self::Account | Self::Project | Self::Pace => false,
         }
     }
 }

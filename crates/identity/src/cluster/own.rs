@@ -154,7 +154,7 @@ impl OwnCluster {
             Ok(response) => response,
             Err(error) => return Published { answer: Err(error), date: None },
         };
-        let date = http_client::date(response.headers());
+        let date = proxy::tokens::date(response.headers());
         let answer = async {
             let body = self.clients.accepted(response, Hint::default()).await?;
             Ok(events::read_whole(body, MAX_BYTES).await?.to_vec())

@@ -372,7 +372,7 @@ impl RefusalRecord {
             headers.append(name, HeaderValue::from_str(value).map_err(|_| NotTaken::Invalid)?);
         }
         // Whether it affects all pods is not handed over; the server's next response shows it.
-        let why = if status.is_server_error() { Withheld::Pace } else { Withheld::Account };
+        let why = if status.is_server_error() { Withheld::Project } else { Withheld::Account };
         let refused = Refused::copied(status, &headers, self.body.as_bytes()).withholding(why);
         let holds = until > now;
         Ok(holds.then(|| (Remembered::until(NoToken::Refused(Arc::new(refused)), until), self.failures)))

@@ -20,6 +20,7 @@ use base::clock::BootTime;
 use protocol::metadata::identity;
 use protocol::metadata::token::is_token;
 use proxy::failure::{ExchangeFailure, Withheld};
+use proxy::tokens::servers_time;
 
 /// The scope without which Google's own libraries cannot find out the account of a token.
 const USERINFO_EMAIL: &str = "https://www.googleapis.com/auth/userinfo.email";
@@ -120,7 +121,7 @@ impl Impersonation<'_> {
         match error {
             NotGiven::Failed(why) => NotIssued::Halt(Halt::failed(ExchangeFailure::Iam(why))),
             NotGiven::Throttled(retry_after) => NotIssued::Halt(Halt::throttled(
-                Withheld::Pace,
+                Withheld::Project,
                 format!("Unable to generate {kind} token; IAM returned 429 Too Many Requests.\n"),
                 retry_after,
             )),
@@ -141,18 +142,13 @@ impl Impersonation<'_> {
 fn access(response: &Response<Bytes>) -> Option<(Zeroizing<String>, Duration)> {
     let AccessAnswer { access_token, expire_time } = serde_json::from_slice(response.body()).ok()?;
     let expires = SystemTime::from(expire_time.parse::<Timestamp>().ok()?);
-    Some((access_token, expires.duration_since(servers_time(response)).ok()?))
+    Some((access_token, expires.duration_since(servers_time(response.headers())).ok()?))
 }
 
 fn identity_token(response: &Response<Bytes>) -> Option<(Zeroizing<String>, Duration)> {
     let IdentityAnswer { token } = serde_json::from_slice(response.body()).ok()?;
-    let seconds = identity::seconds_left(token.as_bytes(), servers_time(response)).ok()?;
+    let seconds = identity::seconds_left(token.as_bytes(), servers_time(response.headers())).ok()?;
     Some((token, Duration::from_secs(seconds.into())))
-}
-
-/// Time of the response by the server's own clock, if it has one: this machine's may be wrong.
-fn servers_time(response: &Response<Bytes>) -> SystemTime {
-    http_client::date(response.headers()).unwrap_or_else(SystemTime::now)
 }
 
 #[cfg(test)]

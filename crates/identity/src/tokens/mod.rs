@@ -87,7 +87,7 @@ use protocol::metadata::token::AccessToken;
 use protocol::metadata::{NotBound, Principal, RequestError, WorkloadId};
 use proxy::failure::{ExchangeFailure, TokenFailure, UPSTREAM_TIMEOUT};
 use proxy::shares::Client;
-use proxy::tokens::{Fetched, NoToken, TokenKey, TokenKind, TokenSource, Urgency};
+use proxy::tokens::{Fetched, NoToken, Token, TokenKey, TokenKind, TokenSource, Urgency};
 use telemetry::Registry;
 
 /// Maximum time of a fetch. A little less than clients of the token cache wait, so that they get the reason.
@@ -207,7 +207,7 @@ impl WorkloadSource {
                 let source = if is_linked { ExchangeFailure::Iam } else { ExchangeFailure::Sts };
                 let token = AccessToken::bearer(Zeroizing::new(secret.text.as_str().to_owned()))
                     .map_err(|error| no_token(source(error.to_string())))?;
-                Ok(Fetched::Access(token, secret.seconds_left(BootTime::now())))
+                Ok(secret.given_as(Token::Access(token)))
             }
             TokenKind::Identity => {
                 let audience = key.param(Param::Audience).unwrap_or_default();
@@ -222,8 +222,7 @@ impl WorkloadSource {
                 }
                 let ask = Ask { kind: key.kind, what: audience.into(), bound_to: None };
                 let secret = steps.google_token(&ask, deadline, urgency).await?;
-                let seconds = secret.seconds_left(BootTime::now());
-                Ok(Fetched::Identity(secret::bytes(secret), seconds))
+                Ok(secret.given_as(Token::Identity(secret::bytes(Arc::clone(&secret)))))
             }
         }
     }

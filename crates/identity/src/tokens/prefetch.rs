@@ -222,7 +222,7 @@ enum Prepared {
 /// Whether a failure concerns one account and may pass: the API server's answer about it, or a quota that others do not share.
 fn is_its_own(why: &NoToken) -> bool {
     match why {
-        NoToken::Refused(refused) => refused.withheld == Some(Withheld::Pace),
+        NoToken::Refused(refused) => refused.withheld == Some(Withheld::Project),
         NoToken::Failed(failure) => {
             matches!(**failure, TokenFailure::Exchange(ExchangeFailure::Account(_) | ExchangeFailure::Kubernetes(_)))
         }

@@ -89,6 +89,24 @@ struct Interval {
 }
 
 impl Interval {
+    /// Whether a request may begin, or the time for which it is held back.
+    fn may_begin(&mut self, workload: WorkloadId, max_waiting: usize, now: Instant) -> Result<(), Duration> {
+        let next = self.next.unwrap_or(now);
+        if self.steps == 0 || now.saturating_duration_since(next) > FORGOTTEN {
+            if self.steps > 0 {
+                *self = Self::default();
+            }
+            self.waiting.clear();
+            return Ok(());
+        }
+        let opens = if self.is_anothers(workload) { next + TURN } else { next };
+        if opens > now {
+            self.waits(workload, max_waiting);
+            return Err(opens - now);
+        }
+        Ok(())
+    }
+
     /// Records that a request was held back.
     fn waits(&mut self, workload: WorkloadId, max: usize) {
         if self.waiting.len() < max && !self.waiting.contains(&workload) {
@@ -110,6 +128,11 @@ impl Interval {
 }
 
 impl Quota {
+    /// Whether a request may begin, or the time for which it is held back. It takes no turn yet.
+    pub(super) fn may_begin(&self, (workload, urgency): (WorkloadId, Urgency), now: Instant) -> Result<(), Duration> {
+        self.0.lock().of(urgency).may_begin(workload, Pace::of(urgency).max_waiting, now)
+    }
+
     /// Lets a request begin, or returns the time for which it is held back.
     pub(super) fn begin(
         &self,
@@ -120,21 +143,11 @@ impl Quota {
         let Pace { backoff, max_waiting } = Pace::of(urgency);
         let mut intervals = self.0.lock();
         let interval = intervals.of(urgency);
-        let next = interval.next.unwrap_or(now);
-        if interval.steps == 0 || now.saturating_duration_since(next) > FORGOTTEN {
-            if interval.steps > 0 {
-                *interval = Interval::default();
-            }
-            interval.waiting.clear();
-            return Ok(());
+        interval.may_begin(workload, max_waiting, now)?;
+        if interval.steps > 0 {
+            interval.had_its_turn(workload);
+            interval.next = Some(now + backoff.wait(interval.steps, random));
         }
-        let opens = if interval.is_anothers(workload) { next + TURN } else { next };
-        if opens > now {
-            interval.waits(workload, max_waiting);
-            return Err(opens - now);
-        }
-        interval.had_its_turn(workload);
-        interval.next = Some(now + backoff.wait(interval.steps, random));
         Ok(())
     }
 

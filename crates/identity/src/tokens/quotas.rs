@@ -40,7 +40,7 @@ impl Payer {
 
     /// The reason for a refusal while the quota is used up.
     pub(super) fn withheld(&self) -> Withheld {
-        if self.is_common() { Withheld::Quota } else { Withheld::Pace }
+        if self.is_common() { Withheld::Quota } else { Withheld::Project }
     }
 }
 

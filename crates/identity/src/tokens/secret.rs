@@ -9,12 +9,15 @@ use zeroize::Zeroizing;
 
 use super::pace::ENDS_SOON;
 use base::clock::BootTime;
+use protocol::metadata::token::MAX_LIFE_SECONDS;
+use proxy::tokens::{Fetched, Token};
 
 /// Minimum remaining life of a token that is used: it must still be valid when the request that has it arrives.
 const MIN_LEFT: Duration = Duration::from_secs(10);
 
-/// Maximum time since the request for an uncollected identity token until another request may get it.
-const MAX_UNCOLLECTED: Duration = Duration::from_secs(60);
+/// Maximum time since the request for an uncollected identity token until another request may get it. The token cache serves it until it
+/// is a minute old.
+const MAX_UNCOLLECTED: Duration = Duration::from_secs(30);
 
 /// When a token is due for renewal, as a part of its life. It is drawn for each one, so that tokens that were issued together, on one
 /// node or on all of a fleet, are not renewed together.
@@ -78,9 +81,10 @@ impl Secret {
         self.is_of_use(want, now) && (want == Want::Recent || self.is_young(now))
     }
 
-    /// Whole seconds that are left, at most a day.
-    pub(super) fn seconds_left(&self, now: BootTime) -> u32 {
-        u32::try_from(self.expires.seconds_since(now)).unwrap_or(u32::MAX).min(24 * 60 * 60)
+    /// This token as pods get it, with its times.
+    pub(super) fn given_as(&self, token: Token) -> Fetched {
+        let longest = Duration::from_secs(MAX_LIFE_SECONDS.into());
+        Fetched::Own { token, asked: self.asked, expires: self.expires.min(self.asked + longest) }
     }
 }
 
@@ -115,7 +119,7 @@ mod tests {
         let at = |seconds| asked + Duration::from_secs(seconds);
         for (seconds, wants) in [
             (0, [true, true, true]),
-            (61, [true, true, false]),
+            (31, [true, true, false]),
             (1799, [true, true, false]),
             (1800, [false, false, false]),
         ] {
@@ -124,7 +128,6 @@ mod tests {
         }
         assert!(secret.is_of_use(Want::Young, at(3589)) && !secret.is_of_use(Want::Recent, at(3589)));
         assert!(!secret.is_of_use(Want::Valid, at(3590)));
-        assert_eq!((secret.seconds_left(at(1)), secret.seconds_left(at(9999))), (3599, 0));
         assert!(!format!("{secret:?} {secret:#?}").contains("s3cret"));
         assert_eq!(bytes(Arc::new(secret)), "s3cret");
     }

@@ -108,15 +108,16 @@ impl Server {
         };
         let client = Some(workload);
         let _place = self.places.begin(client, Arc::new(Shared)).await;
-        // The server may have failed meanwhile.
-        if !self.breaker.lets_through(client, Instant::now()) {
-            return Err(Halt::resting((self.failure)(RESTING.to_owned())));
-        }
         let began = Instant::now();
         let quota = self.quotas.of(&payer, began);
-        quota
-            .begin((workload, urgency), began, fastrand::f64())
-            .map_err(|left| self.held_back(payer.withheld(), left))?;
+        let held_back = |left| self.held_back(payer.withheld(), left);
+        // What is not sent takes neither a turn of the quota nor a probe from others.
+        quota.may_begin((workload, urgency), began).map_err(held_back)?;
+        // The server may have failed meanwhile.
+        if !self.breaker.lets_through(client, began) {
+            return Err(Halt::resting((self.failure)(RESTING.to_owned())));
+        }
+        quota.begin((workload, urgency), began, fastrand::f64()).map_err(held_back)?;
         self.spent.count(urgency);
         let answer = request.await;
         match &answer {
@@ -310,6 +311,25 @@ mod tests {
         sleep(Duration::from_secs(1)).await;
         let next = server.ask(turn(300, Urgency::Demanded), async { Ok::<_, Failed>(7) });
         assert!(timeout(Duration::from_secs(1), next).await.is_err(), "all places are taken");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_a_quota_holds_back_takes_no_probe_of_a_server_that_fails() {
+        let server = sts();
+        let shop = payer("app@shop.iam.gserviceaccount.com");
+        let held = || Turn { payer: shop.clone(), ..turn(9, Urgency::Background) };
+        assert!(matches!(server.ask(held(), async { Err::<(), _>(UsedUp) }).await, Ok(Err(UsedUp))));
+        for workload in 0..5 {
+            assert!(matches!(fails(&server, workload).await, Ok(Err(Failed))));
+        }
+        let mut probes = 0;
+        for _ in 0..100 {
+            // The pod that is held back asks first each time.
+            assert!(server.ask(held(), async { Ok::<_, Failed>(()) }).await.is_err());
+            probes += usize::from(fails(&server, 1).await.is_ok());
+            sleep(Duration::from_millis(100)).await;
+        }
+        assert!((9..=11).contains(&probes), "{probes} in 10 s");
     }
 
     #[tokio::test(start_paused = true)]

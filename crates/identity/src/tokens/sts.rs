@@ -117,7 +117,7 @@ pub(super) fn halt(error: NotGiven, names_project: bool) -> Halt {
     match error {
         NotGiven::Failed(why) => Halt::failed(ExchangeFailure::Sts(why)),
         NotGiven::Throttled(retry_after) => Halt::throttled(
-            if names_project { Withheld::Pace } else { Withheld::Quota },
+            if names_project { Withheld::Project } else { Withheld::Quota },
             "Unable to generate access token; STS returned 429 Too Many Requests.\n".to_owned(),
             retry_after,
         ),

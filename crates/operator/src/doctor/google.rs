@@ -61,7 +61,7 @@ async fn reach_one(step: Step, url: &str, federation: &Federation, deadline: Dea
 async fn ahead(federation: &Federation) -> Option<i64> {
     let began = SystemTime::now();
     let response = get(&format!("{}/", federation.sts), federation.google_ca.as_deref()).await.ok()?;
-    Some(token::ahead(began, http_client::date(response.headers())?))
+    Some(token::ahead(began, proxy::tokens::date(response.headers())?))
 }
 
 async fn get(url: &str, ca: Option<&Path>) -> Result<Response<Bytes>, String> {

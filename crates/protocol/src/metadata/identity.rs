@@ -13,8 +13,8 @@ struct Claims {
     exp: u64,
 }
 
-/// Whole seconds until a token's `exp`, at least 1. The wall clock is read once, when the token arrives. After that,
-/// its age is measured by a clock that is never set.
+/// Whole seconds until a token's `exp`, at least 1. `now` is the time of the answer, and used only once. After that, the
+/// token's age is measured by a clock that is never set.
 pub fn seconds_left(token: &[u8], now: SystemTime) -> Result<u32, TokenError> {
     let mut parts = token.split(|&byte| byte == b'.');
     let (Some(_), Some(claims), Some(_), None) = (parts.next(), parts.next(), parts.next(), parts.next()) else {
@@ -22,9 +22,9 @@ pub fn seconds_left(token: &[u8], now: SystemTime) -> Result<u32, TokenError> {
     };
     let claims = URL_SAFE_NO_PAD.decode(claims).map_err(|_| TokenError::Shape)?;
     let claims: Claims = serde_json::from_slice(&claims).map_err(|_| TokenError::Shape)?;
-    let expiry = SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(claims.exp)).ok_or(TokenError::Life)?;
-    let left = expiry.duration_since(now).map_err(|_| TokenError::Life)?.as_secs();
-    u32::try_from(left).ok().filter(|left| *left > 0).ok_or(TokenError::Life)
+    let expiry = SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(claims.exp)).ok_or(TokenError::Exp)?;
+    let left = expiry.duration_since(now).map_err(|_| TokenError::Exp)?.as_secs();
+    u32::try_from(left).ok().filter(|left| *left > 0).ok_or(TokenError::Exp)
 }
 
 #[cfg(test)]
@@ -41,11 +41,11 @@ mod tests {
         assert_eq!(seconds_left(&token(r#"{"exp":1003600,"aud":"x"}"#), now), Ok(3599));
         assert_eq!(
             seconds_left(&token(r#"{"exp":1000001}"#), now),
-            Err(TokenError::Life),
+            Err(TokenError::Exp),
             "less than a second counts as expired"
         );
-        assert_eq!(seconds_left(&token(r#"{"exp":5}"#), now), Err(TokenError::Life));
-        assert_eq!(seconds_left(&token(r#"{"exp":18446744073709551615}"#), now), Err(TokenError::Life));
+        assert_eq!(seconds_left(&token(r#"{"exp":5}"#), now), Err(TokenError::Exp));
+        assert_eq!(seconds_left(&token(r#"{"exp":18446744073709551615}"#), now), Err(TokenError::Exp));
     }
 
     #[test]

@@ -47,6 +47,9 @@ pub enum TokenError {
     /// An `expires_in` of 0 or above [`MAX_LIFE_SECONDS`].
     #[error("its expires_in is not between 1 and {MAX_LIFE_SECONDS}")]
     Life,
+    /// An `exp` that is over, or is not a time.
+    #[error("its exp is not later than the answer")]
+    Exp,
 }
 
 #[derive(Deserialize)]

@@ -307,6 +307,7 @@ mod tests {
             (Withheld::Untrusted, RequestOutcome::Failed),
             (Withheld::Quota, RequestOutcome::Failed),
             (Withheld::Account, RequestOutcome::Refused),
+            (Withheld::Project, RequestOutcome::Refused),
             (Withheld::Pace, RequestOutcome::Refused),
         ] {
             let refused =

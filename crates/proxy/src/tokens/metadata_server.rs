@@ -1,7 +1,7 @@
 //! [`MetadataServer`]: fetches tokens from the node's metadata server.
 
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Response, StatusCode};
@@ -11,7 +11,7 @@ use tower::retry::budget::{Budget, TpsBudget};
 use zeroize::{Zeroize, Zeroizing};
 
 use super::breaker::{Breaker, SHARED_PROBE_INTERVAL};
-use super::{Fetched, NoToken, Refused, TokenKey, TokenKind, TokenSource, Urgency};
+use super::{Fetched, NoToken, Refused, TokenKey, TokenKind, TokenSource, Urgency, servers_time};
 use crate::failure::{Failure, TokenFailure, UPSTREAM_TIMEOUT};
 use crate::reply::Body;
 use crate::shares::Client;
@@ -127,7 +127,7 @@ fn read(kind: TokenKind, response: Response<Bytes>) -> Result<Fetched, NoToken> 
             Ok(Fetched::Access(token, expires_in))
         }
         TokenKind::Identity => {
-            let expires_in = identity::seconds_left(&body, SystemTime::now());
+            let expires_in = identity::seconds_left(&body, servers_time(&head.headers));
             let jwt = Bytes::from_owner(Zeroizing::new(body.to_vec()));
             wipe(body);
             Ok(Fetched::Identity(jwt, expires_in.map_err(TokenFailure::from)?))
@@ -149,6 +149,23 @@ mod tests {
     use crate::upstream;
     use base::hook::Hook;
     use protocol::metadata::{Fingerprint, Target, WorkloadId};
+
+    #[test]
+    fn the_life_of_an_identity_token_is_measured_by_the_servers_clock() {
+        // {"exp":2551340977}, which is 2050-11-06T09:49:37Z
+        let jwt = "e30.eyJleHAiOjI1NTEzNDA5Nzd9.c2ln";
+        let seconds = |date: &str| {
+            let response = Response::builder().header("date", date).body(Bytes::from(jwt)).expect("a response");
+            match read(TokenKind::Identity, response) {
+                Ok(Fetched::Identity(_, seconds)) => Ok(seconds),
+                Ok(other) => panic!("{other:?}"),
+                Err(why) => Err(why.to_string()),
+            }
+        };
+        assert_eq!(seconds("Sun, 06 Nov 2050 08:49:37 GMT"), Ok(3600));
+        let why = seconds("Sun, 06 Nov 2050 10:49:37 GMT").expect_err("it is over");
+        assert!(why.ends_with("its exp is not later than the answer"), "{why}");
+    }
 
     #[tokio::test]
     async fn a_principal_other_than_the_node_gets_no_token_and_none_is_bound() {

@@ -7,9 +7,11 @@ mod metadata_server;
 use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
+use http::HeaderMap;
+use http::header::DATE;
 
 pub use breaker::Breaker;
 pub use key::{TokenKey, TokenKind};
@@ -18,8 +20,9 @@ pub use metadata_server::MetadataServer;
 pub use crate::refused::Refused;
 
 use crate::error::Overload;
-use crate::failure::TokenFailure;
+use crate::failure::{TokenFailure, Withheld};
 use crate::shares::Client;
+use base::clock::BootTime;
 use protocol::metadata::token::AccessToken;
 
 /// A source of tokens.
@@ -51,12 +54,22 @@ pub enum Urgency {
     Background,
 }
 
+/// A token. Wiped from memory on drop.
+#[derive(PartialEq)]
+pub enum Token {
+    Access(AccessToken),
+    /// In memory that should be wiped.
+    Identity(Bytes),
+}
+
 /// A token from a source.
 pub enum Fetched {
-    /// An access token, and its remaining lifetime in whole seconds when it was issued.
+    /// The node's access token, and its remaining lifetime in whole seconds.
     Access(AccessToken, u32),
-    /// An identity token, in memory that should be wiped, and the whole seconds until its `exp`.
+    /// The node's identity token, in memory that should be wiped, and the whole seconds until its `exp`.
     Identity(Bytes, u32),
+    /// A pod's own token. Its source may have asked for it long before this fetch, so it has times of its own.
+    Own { token: Token, asked: BootTime, expires: BootTime },
 }
 
 /// Reason why a source returned no token. Cheap to clone, because all waiting requests get it.
@@ -74,13 +87,23 @@ pub enum NoToken {
 }
 
 impl NoToken {
-    /// Whether the source failed rather than refused.
+    /// Whether the source failed rather than refused. An account's own pace is a refusal: no server is away, and it passes soon.
     pub fn is_outage(&self) -> bool {
         match self {
-            Self::Refused(refused) => refused.status.is_server_error(),
+            Self::Refused(refused) => refused.status.is_server_error() && refused.withheld != Some(Withheld::Pace),
             Self::Failed(_) | Self::Overloaded(_) => true,
         }
     }
+}
+
+/// The time of a response by the server's own clock.
+pub fn date(headers: &HeaderMap) -> Option<SystemTime> {
+    httpdate::parse_http_date(headers.get(DATE)?.to_str().ok()?).ok()
+}
+
+/// The same, or this machine's time, which may be wrong, if the server has no clock.
+pub fn servers_time(headers: &HeaderMap) -> SystemTime {
+    date(headers).unwrap_or_else(SystemTime::now)
 }
 
 impl<F: Into<TokenFailure>> From<F> for NoToken {
@@ -94,6 +117,18 @@ impl fmt::Debug for Fetched {
         match self {
             Self::Access(token, seconds) => f.debug_tuple("Access").field(token).field(seconds).finish(),
             Self::Identity(_, seconds) => f.debug_tuple("Identity").field(&"[redacted]").field(seconds).finish(),
+            Self::Own { token, asked, expires } => {
+                f.debug_struct("Own").field("token", token).field("asked", asked).field("expires", expires).finish()
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Access(token) => token.fmt(f),
+            Self::Identity(_) => f.write_str("Identity([redacted])"),
         }
     }
 }

@@ -113,7 +113,8 @@ fn a_projects_quota_delays_no_other_account() {
     let mut plan = Plan::default();
     plan.take_in(&[account(1), account(2)], now, || 0.0);
     let one = plan.begin().expect("planned");
-    let refused = Refused::copied(StatusCode::SERVICE_UNAVAILABLE, &HeaderMap::new(), b"").withholding(Withheld::Pace);
+    let refused =
+        Refused::copied(StatusCode::SERVICE_UNAVAILABLE, &HeaderMap::new(), b"").withholding(Withheld::Project);
     plan.ended(one, Err(NoToken::Refused(Arc::new(refused))), now, 0.0);
     assert_eq!((plan.next(), plan.begin()), (Some(now), Some(WorkloadId(2))));
     assert_eq!(plan.next(), Some(now + OWN_PAUSE), "it is tried again");

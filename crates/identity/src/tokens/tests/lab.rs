@@ -26,6 +26,8 @@ pub(in crate::tokens) enum Does {
     /// Issues tokens for this many seconds.
     Issue(u32),
     Refuse(u16, &'static str),
+    /// This status, with a body that cannot be read. The API server does nothing.
+    Cut(u16),
     /// 429, with a `Retry-After`.
     Throttle(&'static str),
     /// Loses the connection.
@@ -98,7 +100,7 @@ impl Servers {
             match self.read(|script| script.kubernetes.clone()) {
                 Does::Fail => return drop(asked),
                 Does::Stall => sleep(Duration::from_secs(60)).await,
-                Does::Issue(_) | Does::Refuse(..) | Does::Throttle(_) => {}
+                Does::Issue(_) | Does::Refuse(..) | Does::Cut(_) | Does::Throttle(_) => {}
             }
             let is_direct = path.rsplit('/').next().is_some_and(|name| name.starts_with(DIRECT));
             let annotation = if is_direct { "" } else { self.read(|script| script.annotation) };
@@ -118,7 +120,7 @@ impl Servers {
             }
             Does::Refuse(status, message) => asked.refuse(status, message),
             Does::Throttle(seconds) => asked.throttle(seconds),
-            Does::Fail => drop(asked),
+            Does::Fail | Does::Cut(_) => drop(asked),
             Does::Stall => {
                 sleep(Duration::from_secs(60)).await;
                 drop(asked);
@@ -146,6 +148,10 @@ impl Servers {
         match does {
             Does::Issue(seconds) => Ok(response(200, issued(&url, number, seconds))),
             Does::Refuse(status, body) => Ok(response(status, body.to_owned())),
+            Does::Cut(status) => {
+                let status = status.try_into().expect("a status");
+                Err(ClientError::TooLarge { status, max_bytes: 64 << 10 })
+            }
             Does::Throttle(seconds) => {
                 let mut response = response(429, String::new());
                 response.headers_mut().insert("retry-after", seconds.parse().expect("a header"));
@@ -242,13 +248,17 @@ impl Lab {
     /// The token of a key, and how many seconds it is said to live.
     pub(in crate::tokens) async fn ask_for(&self, key: &TokenKey) -> Result<(String, u32), NoToken> {
         match self.source.fetch(key, None, Urgency::Demanded).await? {
-            Fetched::Access(token, seconds) => {
+            Fetched::Own { token: Token::Access(token), expires, .. } => {
+                let seconds = seconds_left(expires);
                 let body = token.body(protocol::metadata::token::TokenFormat::Json, seconds);
                 let body: Value = serde_json::from_slice(&body).expect("JSON");
                 assert_eq!(body["token_type"], "Bearer");
                 Ok((body["access_token"].as_str().expect("text").to_owned(), seconds))
             }
-            Fetched::Identity(jwt, seconds) => Ok((String::from_utf8(jwt.to_vec()).expect("text"), seconds)),
+            Fetched::Own { token: Token::Identity(jwt), expires, .. } => {
+                Ok((String::from_utf8(jwt.to_vec()).expect("text"), seconds_left(expires)))
+            }
+            other => panic!("not a pod's own: {other:?}"),
         }
     }
 
@@ -274,6 +284,10 @@ impl Lab {
             other => panic!("{other:?}"),
         }
     }
+}
+
+fn seconds_left(expires: BootTime) -> u32 {
+    expires.seconds_since(BootTime::now()).try_into().expect("small")
 }
 
 /// The key of a request for what is below `service-accounts/`.

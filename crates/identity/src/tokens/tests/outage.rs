@@ -44,14 +44,19 @@ struct Pod {
 }
 
 impl Pod {
-    /// A pod that has tokens.
-    async fn warm(annotation: &'static str) -> Self {
+    /// A pod that has asked for nothing yet.
+    fn new(annotation: &'static str) -> Self {
         let lab = Lab::new(annotation);
         let store = Store::new(DEFAULT_LIMIT_BYTES, &Registry::default());
         let tokens = Tokens::new(store, Source(Arc::clone(&lab.source)));
         let source = Arc::clone(&lab.source);
         tokio::spawn(async move { match renew(source).await {} });
-        let pod = Self { lab, tokens };
+        Self { lab, tokens }
+    }
+
+    /// A pod that has tokens.
+    async fn warm(annotation: &'static str) -> Self {
+        let pod = Self::new(annotation);
         for what in WARM {
             assert_eq!(pod.ask(what).await.expect("a token").status(), StatusCode::OK);
         }
@@ -68,8 +73,8 @@ impl Pod {
         filter::layer(TokenCache::new(&self.tokens, Audit::default())).layer(nothing_else).oneshot(request).await
     }
 
-    /// An identity token, or the status.
-    async fn jwt(&self, what: &str) -> Result<String, u16> {
+    /// A token, or the status.
+    async fn text(&self, what: &str) -> Result<String, u16> {
         let answer = self.ask(what).await.map_err(|error| error.status().as_u16())?;
         let status = answer.status();
         let body = answer.into_body().collect().await.expect("in memory").to_bytes();
@@ -128,26 +133,64 @@ async fn google_may_be_away_for_ten_minutes() {
     }
 }
 
+/// Its life began when it was asked for, not when a pod came.
+#[tokio::test(start_paused = true)]
+async fn what_was_fetched_in_advance_is_renewed_as_early_as_any_other_token() {
+    for annotation in [GOOGLE_ACCOUNT, ""] {
+        let pod = Pod::new(annotation);
+        let steps = pod.lab.source.steps(pod.lab.number).await.expect("a known account");
+        steps.prepare().await.expect("a token");
+        sleep(Duration::from_secs(23 * 60)).await;
+        let counts = pod.lab.servers.counts();
+        let first = access_token(&pod.text("default/token").await.expect("a token"));
+        assert_eq!(pod.lab.servers.counts(), counts, "it was there");
+        // At 80 % of its life at the latest.
+        sleep(Duration::from_secs(25 * 60 + 15)).await;
+        let later = access_token(&pod.text("default/token").await.expect("a token"));
+        assert_ne!(later, first, "{annotation:?}");
+    }
+}
+
+fn access_token(body: &str) -> String {
+    let body: serde_json::Value = serde_json::from_str(body).expect("JSON");
+    body["access_token"].as_str().expect("text").to_owned()
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_identity_token_that_was_collected_late_is_replaced_when_it_is_a_minute_old() {
+    const IDENTITY: &str = "default/identity?audience=https://a";
+    let pod = Pod::warm(GOOGLE_ACCOUNT).await;
+    pod.lab.servers.change(|script| script.delay = Duration::from_secs(4));
+    assert_eq!(pod.text(IDENTITY).await, Err(503), "it comes too late");
+    sleep(Duration::from_secs(25)).await;
+    pod.lab.servers.change(|script| script.delay = Duration::ZERO);
+    let first = pod.text(IDENTITY).await.expect("it is there now");
+    sleep(Duration::from_secs(25)).await;
+    assert_eq!(pod.text(IDENTITY).await.as_ref(), Ok(&first));
+    sleep(Duration::from_secs(9)).await;
+    assert_ne!(pod.text(IDENTITY).await.as_ref(), Ok(&first));
+}
+
 #[tokio::test(start_paused = true)]
 async fn identity_tokens_are_served_to_their_end_while_iam_fails() {
     const IDENTITY: &str = "default/identity?audience=https://a";
     for away in [Does::Fail, Does::Stall, Does::Refuse(503, "busy"), Does::Throttle("1")] {
         let pod = Pod::warm(GOOGLE_ACCOUNT).await;
-        let first = pod.jwt(IDENTITY).await.expect("an identity token");
+        let first = pod.text(IDENTITY).await.expect("an identity token");
         sleep(Duration::from_secs(61)).await;
-        let second = pod.jwt(IDENTITY).await.expect("an identity token");
+        let second = pod.text(IDENTITY).await.expect("an identity token");
         assert_ne!(first, second, "it is served for a minute while IAM answers");
         pod.lab.servers.change(|script| script.iam = away.clone());
         let began = Instant::now();
         while began.elapsed() < Duration::from_secs(3400) {
-            let got = pod.jwt(IDENTITY).await;
+            let got = pod.text(IDENTITY).await;
             assert_eq!(got.as_ref(), Ok(&second), "{away:?} for {:?}", began.elapsed());
             sleep(Duration::from_secs(7)).await;
         }
         pod.lab.servers.change(|script| script.iam = Does::Issue(3600));
         // After 429 none is fetched in advance for minutes, but when it has ended.
         sleep(Duration::from_secs(if matches!(away, Does::Throttle(_)) { 210 } else { 100 })).await;
-        assert_ne!(pod.jwt(IDENTITY).await.as_ref(), Ok(&second), "{away:?}: a new one soon after");
+        assert_ne!(pod.text(IDENTITY).await.as_ref(), Ok(&second), "{away:?}: a new one soon after");
     }
 }
 
@@ -155,21 +198,40 @@ async fn identity_tokens_are_served_to_their_end_while_iam_fails() {
 async fn an_old_identity_token_is_not_served_past_its_end_or_after_a_refusal() {
     const IDENTITY: &str = "default/identity?audience=https://a";
     let pod = Pod::warm(GOOGLE_ACCOUNT).await;
-    pod.jwt(IDENTITY).await.expect("an identity token");
+    pod.text(IDENTITY).await.expect("an identity token");
     pod.lab.servers.change(|script| script.iam = Does::Refuse(403, "no"));
     sleep(Duration::from_secs(61)).await;
     for _ in 0..20 {
-        assert_eq!(pod.jwt(IDENTITY).await, Err(403), "its binding is gone");
+        assert_eq!(pod.text(IDENTITY).await, Err(403), "its binding is gone");
         sleep(Duration::from_secs(7)).await;
     }
     pod.lab.servers.change(|script| script.iam = Does::Issue(3600));
     sleep(Duration::from_secs(61)).await;
-    pod.jwt(IDENTITY).await.expect("an identity token");
+    pod.text(IDENTITY).await.expect("an identity token");
     pod.lab.servers.change(|script| script.iam = Does::Fail);
     sleep(Duration::from_secs(3590)).await;
-    pod.jwt(IDENTITY).await.expect("the last seconds");
+    pod.text(IDENTITY).await.expect("the last seconds");
     sleep(Duration::from_secs(15)).await;
-    assert_eq!(pod.jwt(IDENTITY).await, Err(503));
+    assert_eq!(pod.text(IDENTITY).await, Err(503));
+}
+
+/// IAM is not away, and the next one comes soon.
+#[tokio::test(start_paused = true)]
+async fn an_old_identity_token_is_not_served_while_only_the_account_itself_asks_for_too_many() {
+    const IDENTITY: &str = "default/identity?audience=https://a";
+    let pod = Pod::warm(GOOGLE_ACCOUNT).await;
+    let first = pod.text(IDENTITY).await.expect("an identity token");
+    pod.lab.servers.change(|script| script.delay = Duration::from_millis(1));
+    sleep(Duration::from_secs(61)).await;
+    for number in 0..150 {
+        let _ = pod.text(&format!("default/identity?audience=https://{number}")).await;
+    }
+    for _ in 0..2 {
+        assert_eq!(pod.text(IDENTITY).await, Err(503));
+    }
+    sleep(Duration::from_secs(3)).await;
+    let second = pod.text(IDENTITY).await.expect("a turn of the pace");
+    assert_ne!(second, first);
 }
 
 #[tokio::test(start_paused = true)]

@@ -112,6 +112,29 @@ async fn a_quota_that_is_used_up_is_recognised_with_any_status() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_answer_whose_body_cannot_be_read_is_what_its_status_says() {
+    for annotation in ["", GOOGLE_ACCOUNT] {
+        let lab = |status| {
+            let lab = Lab::new(annotation);
+            let cut = Does::Cut(status);
+            lab.servers.change(|script| *(if annotation.is_empty() { &mut script.sts } else { &mut script.iam }) = cut);
+            lab
+        };
+        let throttled = lab(429);
+        for _ in 0..3 {
+            let Err(NoToken::Refused(refused)) = throttled.ask(TOKEN).await else { panic!("it has no token") };
+            assert_eq!(refused.status.as_u16(), 503);
+            assert!((1..=2).contains(&retry_after(&refused)), "{:?}", refused.headers);
+        }
+        let sent = throttled.servers.counts();
+        assert_eq!(sent[1].max(sent[2]), 1, "once");
+        let why = lab(408).failure(TOKEN).await;
+        assert!(why.ends_with("it answered 408 Request Timeout"), "{why}");
+        assert_eq!(lab(403).refusal(TOKEN).await.0, 403);
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_api_server_that_is_throttled_is_not_asked_before_the_time_that_it_names() {
     let lab = Lab::new(GOOGLE_ACCOUNT);
     lab.servers.change(|script| script.kubernetes = Does::Throttle("7"));
@@ -175,8 +198,8 @@ async fn a_refusal_says_whether_it_affects_all_pods() {
         (Does::Refuse(400, scope), issue(), Withheld::Account),
         (quota(), issue(), Withheld::Quota),
         (issue(), Does::Refuse(403, "no binding"), Withheld::Account),
-        // The quota is that of the Google account's project, not the cluster's.
-        (issue(), quota(), Withheld::Pace),
+        // Of the Google account's project.
+        (issue(), quota(), Withheld::Project),
     ] {
         let lab = Lab::new(GOOGLE_ACCOUNT);
         lab.servers.change(|script| (script.sts, script.iam) = (sts, iam));

@@ -7,28 +7,21 @@ use std::fmt;
 use bytes::Bytes;
 use parking_lot::Mutex;
 
+use crate::tokens::Token;
 use base::clock::BootTime;
-use protocol::metadata::token::{AccessToken, TokenFormat};
+use protocol::metadata::token::TokenFormat;
 
 /// A token with its expiry.
 #[derive(Debug)]
 pub(super) struct CachedToken {
     pub(super) token: Token,
-    /// Time of the request that fetched it. A workload's token that is fetched again keeps the time of the first
-    /// request.
+    /// Time at which its source asked for it. Its life counts from here, so that it is never overestimated.
     pub(super) since: BootTime,
     pub(super) expires: BootTime,
     /// Time until which it is served while its source works.
     pub(super) good_until: BootTime,
     /// The last response body. It is the same for all requests within one second.
     written: Mutex<Option<Written>>,
-}
-
-/// A token. Wiped from memory on drop.
-#[derive(PartialEq)]
-pub(super) enum Token {
-    Access(AccessToken),
-    Identity(Bytes),
 }
 
 #[derive(Clone)]
@@ -44,25 +37,6 @@ impl fmt::Debug for Written {
     }
 }
 
-impl fmt::Debug for Token {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Access(token) => token.fmt(f),
-            Self::Identity(_) => f.write_str("Identity([redacted])"),
-        }
-    }
-}
-
-impl Token {
-    /// Heap memory of the token and its last response body, in bytes.
-    fn heap(&self) -> usize {
-        match self {
-            Self::Access(token) => 2 * token.heap(),
-            Self::Identity(jwt) => jwt.len(),
-        }
-    }
-}
-
 impl CachedToken {
     pub(super) fn new(token: Token, since: BootTime, expires: BootTime) -> Self {
         Self { token, since, expires, good_until: expires, written: Mutex::default() }
@@ -75,7 +49,12 @@ impl CachedToken {
 
     /// Memory of the cached token, in bytes.
     pub(super) fn memory(&self) -> usize {
-        size_of::<Self>() + self.token.heap()
+        let heap = match &self.token {
+            // The token and the last response body.
+            Token::Access(token) => 2 * token.heap(),
+            Token::Identity(jwt) => jwt.len(),
+        };
+        size_of::<Self>() + heap
     }
 
     /// The response body for a token that expires in this many seconds.

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use http::StatusCode;
 
-use super::cached_token::{CachedToken, Token};
+use super::cached_token::CachedToken;
 use super::entry::Entry;
 use super::freshness::{self, Freshness, MAX_IDENTITY_AGE, MAX_UNUSED};
 use super::known::{Known, Lookup};
@@ -16,7 +16,7 @@ use super::store::Store;
 use crate::error::Overload;
 use crate::failure::TokenFailure;
 use crate::single_flight::Remembered;
-use crate::tokens::{Fetched, NoToken, TokenKind, TokenSource, Urgency};
+use crate::tokens::{Fetched, NoToken, Token, TokenKind, TokenSource, Urgency};
 use base::clock::{BootTime, sleep_until};
 use protocol::metadata::Principal;
 
@@ -94,7 +94,6 @@ impl<T: TokenSource> Keeper<T> {
             self.store.reweigh(&self.entry);
             self.store.metrics.flights.of(cause, outcome).inc();
         }
-        self.store.forget(&self.entry);
     }
 
     /// Fetches the token as soon as the flight may begin. Returns `None` if it is no longer needed by then: the entry
@@ -161,31 +160,25 @@ impl<T: TokenSource> Keeper<T> {
         let now = BootTime::now();
         let mut result = (Next::Wait, FlightOutcome::Failed);
         self.entry.known.send_modify(|known| {
-            result =
-                match landed.outcome.and_then(|fetched| cached(fetched, self.entry.key.principal, landed.asked, now)) {
-                    Ok(token) => {
-                        *failures = 0;
-                        self.succeeded(known, token, now)
-                    }
-                    Err(why) => {
-                        *failures = failures.saturating_add(1);
-                        self.failed(known, why, *failures, now)
-                    }
-                };
+            result = match landed.outcome.and_then(|fetched| cached(fetched, landed.asked, now)) {
+                Ok(token) => {
+                    *failures = 0;
+                    self.succeeded(known, token, now)
+                }
+                Err(why) => {
+                    *failures = failures.saturating_add(1);
+                    self.failed(known, why, *failures, now)
+                }
+            };
         });
         self.entry.landed();
         result
     }
 
     /// Stores a fetched token.
-    fn succeeded(&self, known: &mut Known, mut token: CachedToken, now: BootTime) -> (Next, FlightOutcome) {
-        let old = known.token.as_ref().filter(|old| old.token == token.token);
-        let is_same = old.is_some();
+    fn succeeded(&self, known: &mut Known, token: CachedToken, now: BootTime) -> (Next, FlightOutcome) {
+        let is_same = known.token.as_ref().is_some_and(|old| old.token == token.token);
         let is_workloads = self.entry.key.principal != Principal::Node;
-        if let Some(old) = old.filter(|_| is_workloads) {
-            // Its life began when it was issued.
-            token.since = old.since;
-        }
         let next = match self.entry.key.kind {
             TokenKind::Access if is_workloads => {
                 Next::Refresh(freshness::next_renewal(token.since, token.expires, now, fastrand::f64()))
@@ -258,23 +251,26 @@ impl<T: TokenSource> Keeper<T> {
     }
 }
 
+/// However it ends: without a keeper, an entry would never answer again, also after a panic in the source.
+impl<T> Drop for Keeper<T> {
+    fn drop(&mut self) {
+        self.store.forget(&self.entry);
+    }
+}
+
 /// The fetched token with its expiry. Fails if the token has already expired, so that not every request begins another
 /// flight.
-fn cached(fetched: Fetched, principal: Principal, asked: BootTime, now: BootTime) -> Result<CachedToken, NoToken> {
+fn cached(fetched: Fetched, asked: BootTime, now: BootTime) -> Result<CachedToken, NoToken> {
     let life = |seconds: u32| Duration::from_secs(seconds.into());
     let token = match fetched {
         Fetched::Access(token, seconds) => CachedToken::new(Token::Access(token), asked, asked + life(seconds)),
         Fetched::Identity(jwt, seconds) => {
-            let (life, jwt) = (life(seconds), Token::Identity(jwt));
-            match principal {
-                Principal::Node | Principal::Unknown => {
-                    CachedToken::new(jwt, asked, asked + life.min(MAX_IDENTITY_AGE))
-                }
-                // Google's servers are farther away than the node's, and an old token is better than none.
-                Principal::Workload(_) => {
-                    CachedToken::new(jwt, asked, asked + life).good_until(asked + MAX_IDENTITY_AGE)
-                }
-            }
+            CachedToken::new(Token::Identity(jwt), asked, asked + life(seconds).min(MAX_IDENTITY_AGE))
+        }
+        Fetched::Own { token: token @ Token::Access(_), asked, expires } => CachedToken::new(token, asked, expires),
+        // Google's servers are farther away than the node's, and an old token is better than none.
+        Fetched::Own { token: token @ Token::Identity(_), asked, expires } => {
+            CachedToken::new(token, asked, expires).good_until(asked + MAX_IDENTITY_AGE)
         }
     };
     match freshness::judge(token.expires, now) {

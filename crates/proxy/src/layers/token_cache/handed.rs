@@ -15,14 +15,14 @@ use http::uri::PathAndQuery;
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
 
-use super::cached_token::{CachedToken, Token};
+use super::cached_token::CachedToken;
 use super::entry::Entry;
 use super::flight::{Keeper, Next};
 use super::freshness::{self, Freshness};
 use super::known::Known;
 use super::service::Tokens;
 use super::store::Store;
-use crate::tokens::{TokenKey, TokenKind, TokenSource};
+use crate::tokens::{Token, TokenKey, TokenKind, TokenSource};
 use base::clock::BootTime;
 use protocol::metadata::token::{AccessToken, MAX_LIFE_SECONDS, TokenFormat};
 use protocol::metadata::{Endpoint, MetadataPath, Principal, Query, Request};

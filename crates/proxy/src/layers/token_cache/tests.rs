@@ -31,7 +31,7 @@ use crate::layers::filter::layer;
 use crate::reply::Body;
 use crate::shares::Client;
 use crate::single_flight::Remembered;
-use crate::tokens::{Fetched, NoToken, Refused, TokenKey, TokenKind, TokenSource, Urgency};
+use crate::tokens::{Fetched, NoToken, Refused, Token, TokenKey, TokenKind, TokenSource, Urgency};
 use base::clock::{BootTime, suspend};
 use protocol::metadata::token::{AccessToken, TokenError, TokenFormat};
 use protocol::metadata::{Endpoint as Path, MetadataPath, Principal, Query, Request, RequestError, WorkloadId};
@@ -50,6 +50,7 @@ enum Mode {
     Withholds(Withheld),
     Closes,
     Hangs,
+    Panics,
     Garbles,
     /// A token with one second left.
     GivesTheLastSecond,
@@ -116,7 +117,8 @@ impl Server {
         fetches.iter().filter(|(of, _)| of == key).map(|(_, at)| *at).collect()
     }
 
-    fn token(&self) -> (u64, u32) {
+    /// The number of the current token, when it was issued, and the seconds that are left.
+    fn token(&self) -> (u64, BootTime, u32) {
         let now = BootTime::now();
         let is_stuck = *self.is_stuck.lock().expect("stuck");
         let mut minted = self.minted.lock().expect("minted");
@@ -126,7 +128,8 @@ impl Server {
             *minted = Some((serial, now + Duration::from_secs(HOUR.into())));
         }
         let (serial, expires) = minted.expect("just minted");
-        (serial, u32::try_from(expires.seconds_since(now)).expect("an hour"))
+        let issued = expires - Duration::from_secs(HOUR.into());
+        (serial, issued, u32::try_from(expires.seconds_since(now)).expect("an hour"))
     }
 }
 
@@ -167,10 +170,16 @@ impl TokenSource for Source {
                 Ok(Fetched::Identity(Bytes::from(format!("a.{}.c", server.fetches())), HOUR))
             }
             Mode::Gives => {
-                let (serial, left) = if is_slow { (0, HOUR) } else { server.token() };
+                let (serial, asked, left) = if is_slow { (0, BootTime::now(), HOUR) } else { server.token() };
                 let body = format!(r#"{{"access_token":"ya29.{serial}","expires_in":{left},"token_type":"Bearer"}}"#);
                 let (token, left) = AccessToken::parse(body.as_bytes()).expect("a token");
-                Ok(Fetched::Access(token, left))
+                Ok(match key.principal {
+                    Principal::Workload(_) => {
+                        let expires = asked + Duration::from_secs(HOUR.into());
+                        Fetched::Own { token: Token::Access(token), asked, expires }
+                    }
+                    Principal::Node | Principal::Unknown => Fetched::Access(token, left),
+                })
             }
             Mode::Refuses(status) => Err(refusal(status, None)),
             Mode::Withholds(why) => Err(refusal(403, Some(why))),
@@ -180,6 +189,7 @@ impl TokenSource for Source {
                 Ok(Fetched::Access(token, left))
             }
             Mode::Closes => Err(TokenFailure::from(Failure::Closed).into()),
+            Mode::Panics => panic!("as a source with a bug does"),
             Mode::Garbles => Err(TokenFailure::from(TokenError::Shape).into()),
             Mode::Hangs => {
                 sleep(Duration::from_millis(2480)).await;

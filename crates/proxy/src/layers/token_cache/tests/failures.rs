@@ -106,6 +106,18 @@ async fn a_token_that_has_expired_on_arrival_is_not_fetched_at_every_request() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_panic_in_the_source_fails_only_those_that_wait_for_it() {
+    let server = Server::taking(Duration::ZERO);
+    server.set(Mode::Panics);
+    let cache = Cache::new(&server);
+    let began = Instant::now();
+    assert_eq!(cache.ask(TOKEN).await, Got::TooMany);
+    assert_eq!((began.elapsed(), cache.entries()), (Duration::ZERO, 0));
+    server.set(Mode::Gives);
+    cache.token(TOKEN).await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_is_withheld_is_an_error_so_that_it_is_counted_and_listed() {
     for why in [Withheld::Untrusted, Withheld::Account] {
         let server = Server::new();
