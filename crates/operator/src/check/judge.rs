@@ -51,7 +51,8 @@ const CLOSE: &str = "if the redirect leaves it open on purpose, let this check k
                      in the container 'redirect' of this node's proxy: it says which rules are missing. If none is, the node's \
                      network bypasses the rules, and a network policy must block this";
 const START: &str = "check that the proxy of this node is running and ready (see its log and /readyz); until then pods get \
-                     neither metadata nor the node's secrets";
+                     neither metadata nor the node's secrets. If it is well, its redirect may have closed pods: \
+                     kubectl exec POD -c redirect -- /gce-metadata-proxy redirect check says why";
 const ALLOW: &str = "somebody drops packets on the way or answers too late. If network policies select this pod, they must allow \
                      its requests: docs/redirect.md#network-policies says which address. Otherwise check that the proxy of \
                      this node is running and ready (see its log and /readyz)";
