@@ -96,7 +96,8 @@ class Editing(unittest.TestCase):
         [policy] = [found for found in objects if found["metadata"]["name"] == "gce-metadata-proxy-policy"]
         pod = rendered.daemonset(objects)["spec"]["template"]["spec"]
         self.assertIn({"name": "policy", "configMap": {"name": policy["metadata"]["name"]}}, pod["volumes"])
-        self.assertIn("--policy=/etc/gce-metadata-proxy/policy.yaml", pod["containers"][0]["args"])
+        # Commands that are run in the container know variables, and not its arguments.
+        self.assertIn({"name": "METADATA_PROXY_POLICY", "value": "/etc/gce-metadata-proxy/policy.yaml"}, pod["containers"][0]["env"])
         return yaml.safe_load(policy["data"]["policy.yaml"])["name"]
 
 
