@@ -40,6 +40,10 @@ class Chart(unittest.TestCase):
         self.assertEqual(pod["containers"][0]["args"][-1], "--max-in-flight=400")
         self.assertNotIn("cpu", pod["containers"][0]["resources"]["limits"])
 
+    def test_another_format_of_the_log_replaces_the_charts(self):
+        args = self.pod("--set", "extraArgs={--max-in-flight=400,--log-format=text}")["containers"][0]["args"]
+        self.assertEqual(all_of(args, "--log-format"), ["text"])
+
     def test_the_canary_goes_where_the_proxy_goes(self):
         where = [
             "--values", rendered.CHART / "values-gke-standard.yaml",
