@@ -324,7 +324,10 @@ async fn the_last_error_of_the_watch_is_told_while_the_api_server_is_silent() {
     assert_eq!(node.identity.watch_error(), None, "a single attempt that fails is nothing");
     sleep(STALE + Duration::from_secs(1)).await;
     let told = node.identity.watch_error().expect("it is silent");
-    assert!(told.starts_with("the API server cannot be reached: é") && told.chars().count() == MAX_WATCH_ERROR, "{told}");
+    assert!(
+        told.starts_with("the API server cannot be reached: é") && told.chars().count() == MAX_WATCH_ERROR,
+        "{told}"
+    );
     node.identity.watched(None);
     assert_eq!(node.identity.watch_error(), None);
 }
