@@ -27,11 +27,13 @@ NAME = "gce-metadata-proxy"
 USER = "61988:61988"
 VERSION = tomllib.loads((REPOSITORY / "Cargo.toml").read_text())["workspace"]["package"]["version"]
 ENTRYPOINT = {"Entrypoint": [f"/{NAME}"]}
+# With the binary's place, so that the commands that it prints run in its containers as printed.
+PATH = {"Env": ["PATH=/"]}
 IMAGES = {
-    NAME: ENTRYPOINT | {"User": USER},
-    f"{NAME}-redirect": ENTRYPOINT | {"Env": ["PATH=/usr/sbin:/usr/bin:/sbin:/bin"]},
+    NAME: ENTRYPOINT | PATH | {"User": USER},
+    f"{NAME}-redirect": ENTRYPOINT | {"Env": ["PATH=/usr/sbin:/usr/bin:/sbin:/bin:/"]},
 }
-DEMO = {f"{NAME}-demo": ENTRYPOINT | {"User": USER}}
+DEMO = {f"{NAME}-demo": ENTRYPOINT | PATH | {"User": USER}}
 DESCRIPTIONS = {
     NAME: "A proxy in front of the Google Compute Engine metadata server for every Kubernetes node",
     f"{NAME}-redirect": f"Redirects pods to {NAME}",

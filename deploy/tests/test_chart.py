@@ -40,6 +40,10 @@ class Chart(unittest.TestCase):
         self.assertEqual(pod["containers"][0]["args"][-1], "--max-in-flight=400")
         self.assertNotIn("cpu", pod["containers"][0]["resources"]["limits"])
 
+    def test_another_format_of_the_log_replaces_the_charts(self):
+        args = self.pod("--set", "extraArgs={--max-in-flight=400,--log-format=text}")["containers"][0]["args"]
+        self.assertEqual(all_of(args, "--log-format"), ["text"])
+
     def test_the_canary_goes_where_the_proxy_goes(self):
         where = [
             "--values", rendered.CHART / "values-gke-standard.yaml",
@@ -142,7 +146,7 @@ class Chart(unittest.TestCase):
             for rule in endpoint["relabelings"]
             if rule.get("targetLabel") == "__address__"
         ]
-        self.assertEqual(addresses, ["$1:989", "$1:1990"])
+        self.assertEqual(addresses, ["$1:989", "[$1]:989", "$1:1990", "[$1]:1990"])
 
     def test_its_alerts_are_those_of_kustomize(self):
         own = "labels.release=monitoring,prometheusRule.runbookUrl=https://git.example/README.md"
@@ -223,7 +227,13 @@ class Chart(unittest.TestCase):
             for rule in endpoint["relabelings"]
             if "replacement" in rule
         ]
-        self.assertEqual(scraped, ["$1:1989", "$1:9999"])
+        self.assertEqual(scraped, ["$1:1989", "[$1]:1989", "$1:9999", "[$1]:9999"])
+
+    def test_where_nodes_have_ipv6_only_all_addresses_are_its(self):
+        given = ["--set", "podMonitor.enabled=true,podMonitor.address=[::]"]
+        for of, port in [("gce-metadata-proxy", 989), ("gce-metadata-proxy-canary", 8989)]:
+            args = self.pod(*given, of=of)["containers"][0]["args"]
+            self.assertEqual(all_of(args, "--metrics-addr"), [f"[::]:{port}"])
 
     def test_its_notes_say_how_to_check_and_how_to_remove(self):
         first, second = "--set redirect.enabled=false,redirect.startupTaint=,canary.enabled=false", "--set redirect.remove=true"

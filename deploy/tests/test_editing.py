@@ -75,6 +75,27 @@ class Editing(unittest.TestCase):
         for found in annotations:
             self.assertRegex(found["runbook_url"], r"^https://git\.example/README\.md#[a-z-]+$")
 
+    def test_every_overlay_can_be_scraped_where_it_serves(self):
+        tried = 0
+        for file in self.deploy.glob("overlays/*/kustomization.yaml"):
+            text = file.read_text()
+            if "components/observability" not in text:
+                continue
+            tried += 1
+            file.write_text(text.replace("# - ../../components/observability", "- ../../components/observability"))
+            objects = rendered.objects(rendered.run("kubectl", "kustomize", file.parent))
+            file.write_text(text)
+            for name in ("gce-metadata-proxy", "gce-metadata-proxy-canary"):
+                args = rendered.daemonset(objects, name)["spec"]["template"]["spec"]["containers"][0]["args"]
+                [port] = [arg.rsplit(":", 1)[1] for arg in args if arg.startswith("--metrics-addr=0.0.0.0:")]
+                self.assertEqual(len([arg for arg in args if arg.startswith("--metrics-addr=")]), 1, args)
+                [monitor] = [one for one in objects if (one["kind"], one["metadata"]["name"]) == ("PodMonitor", name)]
+                [endpoint] = monitor["spec"]["podMetricsEndpoints"]
+                scraped = [rule["replacement"] for rule in endpoint["relabelings"] if "replacement" in rule]
+                with self.subTest(file.parent.name, of=name):
+                    self.assertEqual(scraped, [f"$1:{port}", f"[$1]:{port}"])
+        self.assertGreater(tried, 3)
+
     def test_a_label_for_prometheus_changes_no_pod(self):
         mine = self.deploy / "overlays/mine"
         shutil.copytree(self.deploy / "overlays/self-managed", mine)
@@ -96,7 +117,8 @@ class Editing(unittest.TestCase):
         [policy] = [found for found in objects if found["metadata"]["name"] == "gce-metadata-proxy-policy"]
         pod = rendered.daemonset(objects)["spec"]["template"]["spec"]
         self.assertIn({"name": "policy", "configMap": {"name": policy["metadata"]["name"]}}, pod["volumes"])
-        self.assertIn("--policy=/etc/gce-metadata-proxy/policy.yaml", pod["containers"][0]["args"])
+        # Commands that are run in the container know variables, and not its arguments.
+        self.assertIn({"name": "METADATA_PROXY_POLICY", "value": "/etc/gce-metadata-proxy/policy.yaml"}, pod["containers"][0]["env"])
         return yaml.safe_load(policy["data"]["policy.yaml"])["name"]
 
 

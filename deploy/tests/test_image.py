@@ -141,6 +141,11 @@ class Serving(unittest.TestCase):
         printed = containers.podman("run", "--rm", *self.options, PROXY, "--version")
         self.assertEqual(printed, f"gce-metadata-proxy {VERSION}\n")
 
+    def test_commands_that_it_prints_run_in_each_image(self):
+        for image in (PROXY, REDIRECT):
+            printed = containers.podman("run", "--rm", "--entrypoint=gce-metadata-proxy", *self.options, image, "--version")
+            self.assertEqual(printed, f"gce-metadata-proxy {VERSION}\n")
+
     def test_it_can_tell_pods_apart(self):
         printed = containers.podman("run", "--rm", *self.options, PROXY, "--help")
         self.assertRegex(printed, r"(?m)^ +--workload-identity\[")

@@ -36,6 +36,12 @@ class Targets(unittest.TestCase):
                 for labels in found:
                     self.assertRegex(labels["job"], f"^({jobs_of_the_rules()})$")
 
+    def test_addresses_of_ipv6_have_brackets(self):
+        for where, objects in [("tests/everything", rendered.kustomize("tests/everything")), ("chart", rendered.helm(*CHART))]:
+            with self.subTest(where):
+                found = {labels["instance"] for labels in targets(objects, "fd00::7")}
+                self.assertTrue({"[fd00::7]:989", "[fd00::7]:8989"} <= found <= {f"[fd00::7]:{port}" for port in (989, 1990, 8989)}, found)
+
 
 def jobs_of_the_rules():
     """The jobs by which the alert MetadataProxyNotScraped knows targets."""
@@ -45,7 +51,7 @@ def jobs_of_the_rules():
     return re.search(r'job=~"(.*?)"', expression).group(1)
 
 
-def targets(objects):
+def targets(objects, ip="10.0.0.7"):
     """The labels of what a Prometheus would scrape of these objects on one node."""
     pods = [one["spec"]["template"] for one in objects if one["kind"] == "DaemonSet"]
     monitors = [one for one in objects if one["kind"] == "PodMonitor"]
@@ -53,7 +59,7 @@ def targets(objects):
     with tempfile.TemporaryDirectory() as place:
         for index, job in enumerate(jobs):
             file = Path(place) / f"{index}.json"
-            file.write_text(json.dumps([group for pod in pods for group in discovery(pod)]))
+            file.write_text(json.dumps([group for pod in pods for group in discovery(pod, ip)]))
             job["file_sd_configs"] = [{"files": [str(file)]}]
         # Nothing is at these addresses, so nothing is to be asked.
         config = {"global": {"scrape_interval": "1h", "scrape_timeout": "1s"}, "scrape_configs": jobs}
@@ -61,10 +67,10 @@ def targets(objects):
         return asked(place, len(jobs))
 
 
-def discovery(pod):
+def discovery(pod, ip):
     """What Kubernetes' discovery says of a pod: a target for each container without ports, init containers among them."""
     meta = {
-        "namespace": "kube-system", "pod_name": "a-pod", "pod_ip": "10.0.0.7", "pod_node_name": "node-1",
+        "namespace": "kube-system", "pod_name": "a-pod", "pod_ip": ip, "pod_node_name": "node-1",
         "pod_ready": "true", "pod_phase": "Running",
     }  # fmt: skip
     for name, value in pod["metadata"]["labels"].items():

@@ -18,6 +18,7 @@ class Values(unittest.TestCase):
             ("extraArgs={--addr=127.0.0.1:888}", "extraArgs: instead of --addr=127.0.0.1:888 set port and redirect.addresses, which the redirect"),
             ("extraArgs={--workload-identity}", "extraArgs: instead of --workload-identity set identity.enabled"),
             ("extraArgs={--redirect}", "extraArgs: instead of --redirect set redirect.enabled"),
+            ("extraArgs={--reuse-port=false}", "extraArgs: instead of --reuse-port=false set nothing: the chart always has it"),
             ("env[0].name=METADATA_PROXY_METRICS_ADDR", "env: instead of METADATA_PROXY_METRICS_ADDR set metricsPort"),
             ("port=989", "port and metricsPort are the same"),
             ("podMonitor.enabled=true,redirect.metricsAddr=127.0.0.1:1990", "redirect.metricsAddr=127.0.0.1:1990 is on loopback"),
@@ -27,7 +28,17 @@ class Values(unittest.TestCase):
         # Somebody on the node may ask.
         rendered.helm("--set", "redirect.metricsAddr=127.0.0.1:1990")
         # Others whose names begin alike.
-        rendered.helm("--set", "extraArgs={--metrics-allowed-host=a,--redirect-max-new-connections=9}")
+        rendered.helm("--set", "extraArgs={--metrics-allowed-host=a,--redirect-max-new-connections=9,--policy-mode=audit}")
+
+    def test_it_refuses_a_second_policy(self):
+        values = rendered.TESTS / "own-policy" / "values.yaml"
+        for second, sentence in [
+            ("extraArgs={--policy=strict}", "extraArgs: instead of --policy=strict set policy.document alone"),
+            ("env[0].name=METADATA_PROXY_POLICY", "env: instead of METADATA_PROXY_POLICY set policy.document alone"),
+        ]:
+            with self.subTest(second), self.assertRaisesRegex(AssertionError, re.escape(sentence)):
+                rendered.helm("--values", values, "--set", second)
+            rendered.helm("--set", second)
 
     def test_the_removal_has_an_order(self):
         sentence = "redirect.remove=true is the second of two steps.*First upgrade with redirect.enabled=false.*rollout status"

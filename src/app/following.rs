@@ -53,11 +53,15 @@ pub(super) fn follow(cluster: Cluster, shared: &Arc<Shared>, background: &mut Jo
         background.spawn(describe(cluster.clone(), Arc::clone(values), Arc::clone(&shared.leaves)));
     }
     background.spawn(follow_rights(cluster.clone(), Arc::clone(identity)));
-    // The log reports what happens to the watch, and the metrics the age of its last event.
-    let workloads = Arc::clone(identity.workloads());
+    // The log reports what happens to the watch, the metrics the age of its last event, and pages its last error.
+    let watched = Arc::clone(identity);
     let on = move |event: WatchEvent<'_>| match event {
-        WatchEvent::Listed { .. } | WatchEvent::Recovered => workloads.retry(),
-        WatchEvent::Skipped | WatchEvent::Failed { .. } => {}
+        WatchEvent::Listed { .. } | WatchEvent::Recovered => {
+            watched.watched(None);
+            watched.workloads().retry();
+        }
+        WatchEvent::Failed { error, .. } => watched.watched(Some(error)),
+        WatchEvent::Skipped => {}
     };
     background.spawn(async move { match pods::follow(cluster, pods, on).await {} });
 }

@@ -28,6 +28,8 @@ pub struct Seen {
     pub busiest: Option<String>,
     /// Why the redirect that this process keeps is not installed.
     pub redirect: Option<String>,
+    /// Why the API server is not heard.
+    pub watch_error: Option<String>,
     /// Rights of the proxy's own credential for the API server.
     pub credential: Option<CredentialStatus>,
 }
@@ -46,9 +48,10 @@ pub struct PolicySeen {
 
 /// The problems, the worst first.
 pub fn facts(seen: &Seen) -> Vec<Fact> {
-    let mut facts: Vec<Fact> = of_state(&seen.state)
+    let watch_error = seen.watch_error.as_deref();
+    let mut facts: Vec<Fact> = of_state(&seen.state, watch_error)
         .into_iter()
-        .chain(seen.troubles.iter().map(|trouble| of_trouble(trouble, &seen.minute)))
+        .chain(seen.troubles.iter().map(|trouble| of_trouble(trouble, watch_error, &seen.minute)))
         .chain(unidentified(&seen.minute))
         .chain(no_tokens(&seen.minute))
         .chain(account_refused(&seen.minute))
@@ -71,7 +74,7 @@ fn degraded(topic: Topic, what: &str, seen: impl AsRef<str>) -> Fact {
     Fact::new(topic, Condition::Degraded, what, seen)
 }
 
-fn of_state(state: &State) -> Option<Fact> {
+fn of_state(state: &State, watch_error: Option<&str>) -> Option<Fact> {
     let topic = Topic::Readiness;
     match state {
         State::Ready | State::Degraded(_) => None,
@@ -79,11 +82,7 @@ fn of_state(state: &State) -> Option<Fact> {
             degraded(topic, "not ready", "the proxy is starting")
                 .advising("wait: after 10 s it serves, or says what it lacks"),
         ),
-        State::Unable(why) => {
-            Some(failing(topic, "not ready", why).advising(
-                "see the proxy's log for the API server's answer, then run `identity doctor` beside the proxy",
-            ))
-        }
+        State::Unable(why) => Some(unheard(failing(topic, "not ready", why), watch_error)),
         State::Draining => Some(
             degraded(topic, "not ready", "the proxy is ending, and accepts no connections")
                 .advising("nothing, if it is being replaced; otherwise see who stopped it"),
@@ -91,7 +90,15 @@ fn of_state(state: &State) -> Option<Fact> {
     }
 }
 
-fn of_trouble(trouble: &Trouble, minute: &Tally) -> Fact {
+/// Adds what the API server answered, or what is in the way to it.
+fn unheard(fact: Fact, watch_error: Option<&str>) -> Fact {
+    match watch_error {
+        Some(error) => fact.saying(error).advising("run `identity doctor` beside the proxy"),
+        None => fact.advising("see the proxy's log, then run `identity doctor` beside the proxy"),
+    }
+}
+
+fn of_trouble(trouble: &Trouble, watch_error: Option<&str>, minute: &Tally) -> Fact {
     match trouble {
         Trouble::Door(why) => failing(Topic::Door, "the proxy's own door", why)
             .advising("stop the client that sends most, or raise the CPU limit"),
@@ -114,9 +121,7 @@ fn of_trouble(trouble: &Trouble, minute: &Tally) -> Fact {
                 0 => degraded(Topic::Identity, what, why),
                 _ => failing(Topic::Identity, what, format!("{why}: {refused} requests in the last minute")),
             };
-            fact.advising(
-                "see the proxy's log for the API server's answer, then run `identity doctor` beside the proxy",
-            )
+            unheard(fact, watch_error)
         }
         Trouble::Cold => degraded(Topic::Warmup, "common values", trouble.to_string())
             .advising("the proxy asks again; if it lasts, the server fails, or the way to it"),

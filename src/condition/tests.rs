@@ -18,6 +18,7 @@ fn well() -> Seen {
         minute: Tally::default(),
         busiest: None,
         redirect: None,
+        watch_error: None,
         credential: Some(CredentialStatus { state: "confined", findings: Vec::new() }),
     }
 }
@@ -105,6 +106,18 @@ fn an_overload_names_reasons_and_the_busiest_client_but_not_for_anybody() {
     assert!(text.contains("3 requests or connections were shed in the last minute: in_flight 3"), "{text}");
     assert!(text.contains("most came from shop/a (10.8.0.5)"), "{text}");
     assert!(!for_anybody(fact).to_string().contains("10.8.0.5"));
+}
+
+#[test]
+fn a_silent_api_server_is_quoted_but_not_for_anybody() {
+    let error = "the API server answered 403 Forbidden: pods is forbidden";
+    let silent = || troubled(Trouble::Identity("identity: silent".to_owned()));
+    for state in [State::Unable("no list".to_owned()), silent().state] {
+        let troubles = if state.is_ready() { silent().troubles } else { Vec::new() };
+        let fact = facts(&Seen { state, troubles, watch_error: Some(error.to_owned()), ..well() }).remove(0);
+        assert!(fact.to_string().contains(&format!("it said: {error}")), "{fact}");
+        assert!(!for_anybody(fact).to_string().contains("Forbidden"));
+    }
 }
 
 #[test]

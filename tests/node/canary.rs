@@ -40,7 +40,7 @@ fn what_pods_can_reach_is_followed() {
         "HEAD http://169.254.169.254/computeMetadata/v1/instance/attributes/kube-env: \"Metadata Server for VM\" returns it",
         "connect to 169.254.169.254:8081: it is open",
         "HEAD http://[fd20:ce::254]/: answered by \"Metadata Server for VM\", not by the proxy",
-        ". Fix: run 'gce-metadata-proxy redirect check' on this node",
+        ". Fix: run 'gce-metadata-proxy redirect check' in the container 'redirect' of this node's proxy",
     ] {
         assert!(open.stdout.contains(named), "{named} is missing from\n{}", open.stdout);
     }

@@ -42,6 +42,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use serde::Serialize;
 
+use crate::cluster::RequestError;
 use crate::pods::owners::{self, Attest, Evidence, NoOwner, Owner};
 use crate::pods::{Pod, Pods, Sandbox, Sandboxes, Scans};
 use crate::workloads::Workloads;
@@ -73,6 +74,9 @@ pub type Forget = Hook<dyn Fn(Principal) + Send + Sync>;
 /// Silence of the API server after which new pods may be unknown to the proxy. Bookmarks arrive about every minute.
 pub const STALE: Duration = Duration::from_secs(150);
 
+/// Maximum characters that are kept of the watch's last error. It may have a message of the API server.
+const MAX_WATCH_ERROR: usize = 1000;
+
 /// Identifies the clients of connections.
 #[derive(Debug)]
 pub struct Identity {
@@ -93,6 +97,8 @@ pub struct Identity {
     credential: CredentialBoard,
     /// Set once the API server is followed.
     api_server: OnceLock<ApiServer>,
+    /// Why the last attempt to follow it failed, until it succeeds.
+    watch_error: Mutex<Option<String>>,
 }
 
 /// An identified pod, for pages.
@@ -141,6 +147,7 @@ impl Identity {
             metrics: IdentityMetrics::new(registry),
             credential: CredentialBoard::new(registry),
             api_server: OnceLock::new(),
+            watch_error: Mutex::default(),
         });
         identity.observe(registry);
         identity
@@ -303,6 +310,18 @@ impl Identity {
             }
             Some(_) => self.scans.trouble().map(|trouble| format!("identity: {trouble}; new pods get 503")),
         }
+    }
+
+    /// Records why the last attempt to follow the API server failed. `None` if it succeeded.
+    pub fn watched(&self, error: Option<&RequestError>) {
+        let beginning = |error: &RequestError| error.to_string().chars().take(MAX_WATCH_ERROR).collect();
+        *self.watch_error.lock() = error.map(beginning);
+    }
+
+    /// Why the API server is not heard, for operators: what it answered, or what is in the way. `None` if it is heard.
+    pub fn watch_error(&self) -> Option<String> {
+        let is_silent = self.pods.age().is_none_or(|age| age > STALE);
+        self.watch_error.lock().clone().filter(|_| is_silent)
     }
 
     /// A description of the API server, with its URL if that is known.

@@ -317,6 +317,22 @@ async fn readiness_follows_the_api_server() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn the_last_error_of_the_watch_is_told_while_the_api_server_is_silent() {
+    let node = Node::new(Attest::Prefer);
+    let refused = crate::cluster::RequestError::Unreachable("é".repeat(9999));
+    node.identity.watched(Some(&refused));
+    assert_eq!(node.identity.watch_error(), None, "a single attempt that fails is nothing");
+    sleep(STALE + Duration::from_secs(1)).await;
+    let told = node.identity.watch_error().expect("it is silent");
+    assert!(
+        told.starts_with("the API server cannot be reached: é") && told.chars().count() == MAX_WATCH_ERROR,
+        "{told}"
+    );
+    node.identity.watched(None);
+    assert_eq!(node.identity.watch_error(), None);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_pod_is_explained() {
     let node = Node::new(Attest::Prefer);
     let known = reported(pod(1, "a", "app"), ADDR);

@@ -38,6 +38,7 @@ impl Seen {
             minute: shared.measures.last_minute().1,
             busiest: talkers(shared, 1).first().map(busiest),
             redirect: shared.redirect.get().and_then(|redirect| redirect.trouble()),
+            watch_error: identity.as_ref().and_then(|identity| identity.watch_error()),
             credential: identity.as_ref().map(|identity| identity.credential().get()),
         }
     }

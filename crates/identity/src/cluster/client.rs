@@ -184,6 +184,10 @@ pub(super) async fn config(settings: &Settings) -> Result<Config, ClusterError> 
         Credential::Kubeconfig(file) => {
             let failed = |error| ClusterError::Kubeconfig { file: file.clone(), error };
             let kubeconfig = Kubeconfig::read_from(file).map_err(failed)?;
+            // First: files that it names need not be mounted if it is of no use anyway.
+            if let Some(program) = program(&kubeconfig) {
+                return Err(ClusterError::Program { file: file.clone(), program });
+            }
             let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await;
             let config = config.map_err(failed)?;
             match config.proxy_url {
@@ -199,6 +203,16 @@ pub(super) async fn config(settings: &Settings) -> Result<Config, ClusterError> 
             Ok(config)
         }
     }
+}
+
+/// The program that the current context's user gets a credential from.
+fn program(kubeconfig: &Kubeconfig) -> Option<String> {
+    let name = kubeconfig.current_context.as_ref()?;
+    let context = kubeconfig.contexts.iter().find(|context| context.name == *name)?;
+    let user = context.context.as_ref()?.user.as_ref()?;
+    let user = kubeconfig.auth_infos.iter().find(|named| named.name == *user)?;
+    let exec = user.auth_info.as_ref()?.exec.as_ref()?;
+    Some(exec.command.clone().unwrap_or_default())
 }
 
 /// Impersonates this node: the API server then limits the account to what the node may do.

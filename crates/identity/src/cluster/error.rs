@@ -13,11 +13,18 @@ use kube::config::{InClusterError, KubeconfigError};
 pub enum ClusterError {
     /// The kubeconfig, or a file that it names, cannot be read or is invalid.
     #[error(
-        "kubeconfig {}: {error}. The file and those that it names must be mounted at \
-         the paths that they have on the node",
+        "kubeconfig {}: {error}. The file and those that it names must be mounted at the paths that they have on the node; \
+         without a kubeconfig, there is deploy/components/identity-fenced",
         .file.display()
     )]
     Kubeconfig { file: PathBuf, error: KubeconfigError },
+    /// The credential comes from a program. The images have none but the proxy, and running it would block.
+    #[error(
+        "kubeconfig {}: its user has a program ({program}, `exec`) instead of a credential, which is not run. Give one whose user \
+         has a certificate or a token; without a kubeconfig, there is deploy/components/identity-fenced",
+        .file.display()
+    )]
+    Program { file: PathBuf, program: String },
     /// The kubeconfig requests something that this client does not support.
     #[error("kubeconfig {}: {field} is not supported", .file.display())]
     Unsupported { file: PathBuf, field: &'static str },

@@ -43,15 +43,16 @@ impl Verdict {
 /// Result of one check. The topic is the check's name. No advice if it passed.
 pub type Finding = finding::Finding<&'static str, Verdict>;
 
-const INSTALL: &str = "run 'gce-metadata-proxy redirect check' on this node: it says which rules are missing. If none is, the \
-                       node's network bypasses the rules (Cilium with eBPF host routing, Dataplane V2): see \
-                       'Cilium' in deploy/README.md. The node itself and pods with hostNetwork: true cannot be redirected";
+const INSTALL: &str = "run 'gce-metadata-proxy redirect check' in the container 'redirect' of this node's proxy: it says which rules \
+                       are missing. If none is, the node's network bypasses the rules (Cilium with eBPF host routing, Dataplane \
+                       V2): see 'Cilium' in deploy/README.md. The node itself and pods with hostNetwork: true cannot be redirected";
 const CLOSE: &str = "if the redirect leaves it open on purpose, let this check know: --redirect-allow, or \
-                     METADATA_PROXY_REDIRECT_ALLOW (Helm: redirect.allow). Otherwise run 'gce-metadata-proxy redirect check' on \
-                     this node: it says which rules are missing. If none is, the node's network bypasses the rules, and a \
-                     network policy must block this";
+                     METADATA_PROXY_REDIRECT_ALLOW (Helm: redirect.allow). Otherwise run 'gce-metadata-proxy redirect check' \
+                     in the container 'redirect' of this node's proxy: it says which rules are missing. If none is, the node's \
+                     network bypasses the rules, and a network policy must block this";
 const START: &str = "check that the proxy of this node is running and ready (see its log and /readyz); until then pods get \
-                     neither metadata nor the node's secrets";
+                     neither metadata nor the node's secrets. If it is well, its redirect may have closed pods: \
+                     kubectl exec POD -c redirect -- /gce-metadata-proxy redirect check says why";
 const ALLOW: &str = "somebody drops packets on the way or answers too late. If network policies select this pod, they must allow \
                      its requests: docs/redirect.md#network-policies says which address. Otherwise check that the proxy of \
                      this node is running and ready (see its log and /readyz)";

@@ -69,7 +69,7 @@ async fn ask_server(settings: &Settings, whose: &Whose, deadline: Deadline) -> (
     (asked, pods)
 }
 
-/// Reads the credential's files, and runs the program that a kubeconfig may name. Both can block.
+/// Reads the credential's files, which can block.
 async fn connect(settings: &Settings, asked: &mut Kubernetes, deadline: Deadline) -> Option<(Cluster, OwnCluster)> {
     let (of_cluster, runtime) = (settings.cluster.clone(), Handle::current());
     let connecting = async move {

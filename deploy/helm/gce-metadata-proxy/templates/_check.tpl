@@ -18,14 +18,19 @@
 {{- end -}}
 {{- end }}
 
-{{/* Settings that other parts of the manifests must know. By themselves they would lead probes or pods astray. */}}
+{{/* Settings that other parts of the manifests must know, or set. By themselves they would lead probes or pods astray; a flag that is
+given twice is an error at the start. */}}
 {{- define "settings.check" -}}
 {{- $values := dict
   "addr" "port and redirect.addresses, which the redirect must know"
   "metrics-addr" "metricsPort, which the probes must know, and podMonitor.enabled to open it to Prometheus"
   "redirect" "redirect.enabled, which has a container of its own for it"
+  "reuse-port" "nothing: the chart always has it, for updates without a gap"
   "workload-identity" "identity.enabled, which brings the mounts and rights for it"
 -}}
+{{- if .Values.policy.document -}}
+{{- $values = set $values "policy" "policy.document alone, whose `extends` may name a built-in policy; or leave policy.document empty" -}}
+{{- end -}}
 {{- range $flag, $value := $values -}}
 {{- $variable := printf "METADATA_PROXY_%s" ($flag | replace "-" "_" | upper) -}}
 {{- range $.Values.extraArgs -}}

@@ -1,6 +1,16 @@
 {{/* Lists of the DaemonSet `gce-metadata-proxy`, of which each may be empty. */}}
 
 {{- define "proxy.env" -}}
+{{- if .Values.policy.document }}
+# Not an argument, so that `explain`, which is run in the container, judges by it, too.
+- name: METADATA_PROXY_POLICY
+  value: /etc/gce-metadata-proxy/policy.yaml
+{{- end }}
+{{ include "common.env" . }}
+{{- end }}
+
+{{/* What the doctor has, too. */}}
+{{- define "common.env" -}}
 {{- if .Values.identity.enabled }}
 {{- include "identity.env" . }}
 {{- end }}
