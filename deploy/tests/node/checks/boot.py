@@ -1,0 +1,55 @@
+"""A node that systemd has booted, with a kubelet that knows no API server: its pod, and what came when."""
+
+import json
+import time
+from pathlib import Path
+
+import machine
+import pod
+from inside.asking import SECRET
+
+UNIT = "gce-metadata-redirect.service"
+NAME = "early"
+MANIFEST = Path(f"/etc/kubernetes/manifests/{NAME}.json")
+LOGS = Path("/var/log/pods")
+
+
+def place_the_pod():
+    """A pod that asks for a secret from its first moment, whenever the node starts."""
+    spec = pod.Pod(NAME, *pod.program("poll", pod.STOPS / NAME, 0.1, SECRET), restart="Always").spec
+    MANIFEST.parent.mkdir(parents=True, exist_ok=True)
+    MANIFEST.write_text(json.dumps({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": NAME}, "spec": spec}))
+
+
+def lines():
+    """What the pod has written since the machine began."""
+    written = []
+    for log in LOGS.glob(f"default_{NAME}-*/pod/*.log"):
+        written += [json.loads("{" + line.partition("{")[2]) for line in log.read_text().splitlines() if "{" in line]
+    written.sort(key=lambda line: line.get("at") or line.get("began") or line.get("ended"))
+    return [line for line in written if (line.get("at") or line.get("began") or line.get("ended")) > booted()]
+
+
+def booted():
+    """When the clock of systemd's figures was 0."""
+    return time.time() - time.monotonic()
+
+
+def outcomes():
+    return [line["outcome"] for line in lines() if "outcome" in line]
+
+
+def began():
+    """When the pod of this boot first ran, by that clock."""
+    return next(line["began"] for line in lines() if "began" in line) - booted()
+
+
+def reached():
+    """How many connections pods have opened to the server since the machine began."""
+    listed = json.loads(machine.run(*machine.WITHIN_WORLD, "nft", "--json", "list", "counter", "ip", "seen", "pods"))
+    return next(one["counter"]["packets"] for one in listed["nftables"] if "counter" in one)
+
+
+def at(unit, what):
+    """When the process of a unit began (`Start`) or ended (`Exit`), by systemd's clock; 0 if it did not."""
+    return int(machine.run("systemctl", "show", f"--property=ExecMain{what}TimestampMonotonic", "--value", unit)) / 1e6
