@@ -15,19 +15,23 @@ LOGS = Path("/var/log/pods")
 
 
 def place_the_pod():
-    """A pod that asks for a secret from its first moment, whenever the node starts."""
-    spec = pod.Pod(NAME, *pod.program("poll", pod.STOPS / NAME, 0.1, SECRET), restart="Always").spec
+    """A pod that asks for a secret from its first moment, whenever the node starts, and soon again where nobody answers."""
+    command = pod.program("poll", pod.STOPS / NAME, 0.1, SECRET)
+    container = pod.container(*command, env=[{"name": "PATIENCE", "value": "1"}])
+    spec = pod.Pod(NAME, restart="Always", fields={"containers": [container]}).spec
     MANIFEST.parent.mkdir(parents=True, exist_ok=True)
     MANIFEST.write_text(json.dumps({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": NAME}, "spec": spec}))
 
 
 def lines():
     """What the pod has written since the machine began."""
-    written = []
-    for log in LOGS.glob(f"default_{NAME}-*/pod/*.log"):
-        written += [json.loads("{" + line.partition("{")[2]) for line in log.read_text().splitlines() if "{" in line]
-    written.sort(key=lambda line: line.get("at") or line.get("began") or line.get("ended"))
-    return [line for line in written if (line.get("at") or line.get("began") or line.get("ended")) > booted()]
+    logs = [log.read_text().splitlines() for log in LOGS.glob(f"default_{NAME}-*/pod/*.log")]
+    written = [json.loads("{" + line.partition("{")[2]) for log in logs for line in log]
+    return sorted((line for line in written if written_at(line) > booted()), key=written_at)
+
+
+def written_at(line):
+    return next(line[key] for key in ("began", "at", "ended") if key in line)
 
 
 def booted():

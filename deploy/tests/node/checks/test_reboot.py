@@ -11,7 +11,7 @@ TABLE = f"table inet {machine.TABLE}"
 
 class Reboot(unittest.TestCase):
     def test_a_the_rules_are_there_before_the_first_pod(self):
-        # By each of its two ways once.
+        # By both of its ways.
         machine.eventually("the pod has asked", lambda: len(boot.outcomes()) > 1, 300)
         rules, first = boot.at(boot.UNIT, "Exit"), boot.began()
         others = {name: boot.at(name, "Start") for name in ("world", "containerd", "kubelet")}
