@@ -8,10 +8,20 @@ import machine
 import pod
 from inside.asking import SECRET
 
+PAGE = Path("/node/redirect.md")
 UNIT = "gce-metadata-redirect.service"
 NAME = "early"
 MANIFEST = Path(f"/etc/kubernetes/manifests/{NAME}.json")
 LOGS = Path("/var/log/pods")
+
+
+def install(path):
+    """Writes a file as docs/redirect.md shows it, after what is there."""
+    blocks = PAGE.read_text().split("```text\n")[1:]
+    shown = next(block for block in blocks if block.startswith(f"# {path}"))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a") as file:
+        file.write(shown.partition("```")[0])
 
 
 def place_the_pod():

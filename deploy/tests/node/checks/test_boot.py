@@ -1,6 +1,5 @@
 """Without the unit of docs/redirect.md: a pod that starts with the node reaches the server. Installs it for the next boot."""
 
-import shutil
 import unittest
 from pathlib import Path
 
@@ -21,6 +20,6 @@ class Boot(unittest.TestCase):
 
     def test_the_unit_can_be_installed(self):
         RULES.write_text(machine.run("/node/bin/gce-metadata-proxy", "redirect", "install", "--dry-run", "--tool", "nft"))
-        shutil.copy(f"/node/{boot.UNIT}", UNITS)
+        boot.install(UNITS / boot.UNIT)
         machine.run("systemd-analyze", "verify", UNITS / boot.UNIT)
         machine.run("systemctl", "enable", boot.UNIT)
