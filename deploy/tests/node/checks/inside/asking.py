@@ -1,14 +1,15 @@
 """Requests of a pod to the metadata server's address."""
 
 import http.client
+import os
 
 SERVER = "169.254.169.254"
 V1 = "/computeMetadata/v1/"
 TOKEN = V1 + "instance/service-accounts/default/token"
 SECRET = V1 + "instance/attributes/kube-env"
 
-# Emulated nodes are slow; a connection that is refused fails at once.
-PATIENCE = 30
+# Seconds. Emulated nodes are slow; a connection that is refused fails at once.
+PATIENCE = float(os.environ.get("PATIENCE", "30"))
 HEADERS = {"Metadata-Flavor": "Google"}
 
 
