@@ -107,6 +107,13 @@ fn of_trouble(trouble: &Trouble, minute: &Tally) -> Fact {
                 "it is the server that fails, or the way to it; do not restart the proxy, which still serves the tokens that it has",
             )
         }
+        Trouble::Token { expires_in, .. } => {
+            let verdict = if *expires_in > 0 { Condition::Degraded } else { Condition::Failing };
+            Fact::new(Topic::NodeToken, verdict, "the node's token", trouble.to_string()).advising(
+                "ask the server for it from the node itself: it fails for tokens, or the way to it; do not restart the proxy, \
+                 which asks again every few seconds and serves the token that it has until it expires",
+            )
+        }
         Trouble::Identity(why) => {
             let refused = minute.unidentified;
             let what = "which pod asks";

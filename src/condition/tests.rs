@@ -30,6 +30,10 @@ fn upstream(seconds: u64) -> Seen {
     troubled(Trouble::Upstream { failure: "closed".to_owned(), lasts: Duration::from_secs(seconds) })
 }
 
+fn token(expires_in: u32) -> Seen {
+    troubled(Trouble::Token { failure: "closed".to_owned(), expires_in })
+}
+
 fn overloaded() -> Tally {
     let shedding = Shedding::default();
     for _ in 0..3 {
@@ -52,6 +56,8 @@ fn each_state_has_its_condition_its_fact_and_what_to_do() {
         (troubled(Trouble::Cold), Topic::Warmup, Degraded),
         (upstream(59), Topic::MetadataServer, Degraded),
         (upstream(60), Topic::MetadataServer, Failing),
+        (token(100), Topic::NodeToken, Degraded),
+        (token(0), Topic::NodeToken, Failing),
         (silent(), Topic::Identity, Degraded),
         (Seen { minute: Tally { unidentified: 1, ..Tally::default() }, ..silent() }, Topic::Identity, Failing),
         (Seen { minute: Tally { unidentified: 1, ..Tally::default() }, ..well() }, Topic::Unidentified, Degraded),
