@@ -16,6 +16,8 @@
 //! otherwise a pod with hundreds of addresses that repeats its requests at once would take processor time from others.
 //! Meanwhile they hold a connection, like watchers.
 //!
+//! When the process ends, all watches end, and their watchers get 503: another process may serve them.
+//!
 //! # Cost of a watch
 //!
 //! Until it is answered: a task, an upstream connection, and the request without the parts that are not sent upstream.

@@ -19,6 +19,8 @@ pub(super) struct WatchTable {
     pub(super) shares: Shares,
     last_number: u64,
     pub(super) watches: HashMap<Arc<Key>, Watch>,
+    /// The process ends: watches that begin now end at once.
+    is_closed: bool,
 }
 
 /// Two hanging GETs with equal keys share a watch.
@@ -46,7 +48,7 @@ pub(super) struct Watch {
 impl WatchTable {
     /// Creates a table with at most `limit` watches.
     pub(super) fn new(limit: usize) -> Self {
-        Self { shares: Shares::new(limit), last_number: 0, watches: HashMap::new() }
+        Self { shares: Shares::new(limit), last_number: 0, watches: HashMap::new(), is_closed: false }
     }
 
     pub(super) fn next_number(&mut self) -> u64 {
@@ -83,6 +85,18 @@ impl WatchTable {
             watch.publisher.publish(Err(SharedError::Overloaded(why)));
             watch.task.abort();
         }
+    }
+
+    /// Ends all watches, and those that begin later.
+    pub(super) fn close(&mut self) {
+        self.is_closed = true;
+        for key in self.watches.keys().cloned().collect::<Vec<_>>() {
+            self.end(&key, Overload::HangingEnds);
+        }
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        self.is_closed
     }
 
     /// Adds a watch that has no watchers yet.

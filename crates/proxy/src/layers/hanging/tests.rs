@@ -211,6 +211,20 @@ async fn two_addresses_that_share_all_watches_leave_one_to_each_other_client() {
 }
 
 #[tokio::test]
+async fn when_the_process_ends_all_watches_end_and_so_do_later_ones() {
+    let (server, watches) = start(3);
+    let waiting = [(1, 0), (2, 0), (2, 1)].map(|(pod, number)| ask_from(pod, &server, &watches, &another(number)));
+    settle().await;
+    watches.close();
+    for watcher in waiting {
+        assert_eq!(ended(watcher).await, Overload::HangingEnds);
+    }
+    assert_eq!(ended(ask(&server, &watches, ZONE)).await, Overload::HangingEnds);
+    settle().await;
+    assert_eq!((server.waiting.load(Relaxed), watches.count()), (0, 0));
+}
+
+#[tokio::test]
 async fn a_watch_passes_to_a_remaining_watcher_when_its_holder_leaves() {
     let (server, watches) = start(2);
     let began = ask_from(1, &server, &watches, &another(0));
