@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
-use crate::door_probe::DoorProbe;
+use crate::door_probe::{DoorProbe, DoorTrouble};
 use identity::Identity;
 use proxy::layers::token_cache::Store;
 use proxy::server::Drain;
@@ -34,8 +34,8 @@ pub enum State {
 /// A problem of a serving process. Its text is the reason of [`State::Degraded`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Trouble {
-    /// The proxy's own door does not answer.
-    Door(String),
+    /// Pods are not served at one of the proxy's own doors.
+    Door(DoorTrouble),
     /// The last request to the metadata server failed.
     Upstream {
         /// The error of that request.
@@ -148,7 +148,8 @@ impl State {
 impl fmt::Display for Trouble {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Door(trouble) | Self::Identity(trouble) => f.write_str(trouble),
+            Self::Door(trouble) => trouble.fmt(f),
+            Self::Identity(trouble) => f.write_str(trouble),
             Self::Upstream { failure, .. } => write!(f, "metadata server: {failure}"),
             Self::Token { failure, expires_in: 0 } => {
                 write!(f, "the node's token has expired, and the metadata server issues no other: {failure}")

@@ -93,8 +93,7 @@ fn of_state(state: &State) -> Option<Fact> {
 
 fn of_trouble(trouble: &Trouble, minute: &Tally) -> Fact {
     match trouble {
-        Trouble::Door(why) => failing(Topic::Door, "the proxy's own door", why)
-            .advising("stop the client that sends most, or raise the CPU limit"),
+        Trouble::Door(why) => failing(Topic::Door, "the proxy's own door", why.to_string()).advising(why.advice()),
         Trouble::Upstream { failure, lasts } => {
             let what = "the metadata server";
             let seen = format!("{failure}; no request has succeeded for {}", span(lasts.as_secs()));
