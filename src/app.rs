@@ -340,17 +340,21 @@ fn start_background(shared: &Arc<Shared>) -> JoinSet<()> {
     tasks
 }
 
-/// Accepts no more connections, and gives requests in flight the drain timeout.
+/// Accepts no more connections, and gives requests in flight the drain timeout. Requests that wait for a change could take hours,
+/// so they are answered at once. A client whose request is not answered in time is reset, because it repeats that; it does not
+/// repeat a request after which the connection just ends.
 async fn drain(shared: &Shared, mut accepting: JoinSet<()>) {
     shared.drain.close_doors();
     while accepting.join_next().await.is_some() {}
+    shared.limits.watches.close();
     let timeout = shared.config.drain_timeout;
     let cut = shared.drain.clone().finish(timeout).await;
     if cut > 0 {
         tracing::warn!(
             connections = cut,
-            "drain timeout of {timeout:?} reached with requests in flight; closing their connections"
+            "drain timeout of {timeout:?} reached with requests in flight; resetting their connections"
         );
+        shared.limits.connections.cut_all();
     }
 }
 

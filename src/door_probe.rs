@@ -1,15 +1,18 @@
 //! [`DoorProbe`]: checks at the proxy's own door whether pods are served.
 //!
-//! A process can run and serve its metrics while pods wait: the listener's queue is full, or the CPU limit leaves no
-//! time for pods' connections. So it sends itself a request as pods do, on a new connection, and waits as long as a
-//! client library that probes for a metadata server.
+//! A process can run and serve its metrics while pods wait: the CPU limit leaves no time for pods' connections, or nothing
+//! listens on one of its addresses, or the node has lost it. So it sends each address a request as pods do, on a new
+//! connection, and waits as long as a client library that probes for a metadata server. The kernel puts this connection into a
+//! queue of its own, so the probe does not notice that a pod has filled the queue of its address.
 
+use std::collections::BTreeMap;
+use std::fmt;
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::{sleep, timeout};
@@ -19,13 +22,13 @@ use telemetry::labels;
 use telemetry::registry::Counters;
 use telemetry::{Registry, table};
 
-/// Interval between probes. Each costs about as much processor time as a request.
+/// Interval between probes of an address. Each costs about as much processor time as a request.
 const INTERVAL: Duration = Duration::from_secs(15);
 
 /// Maximum time for an answer to a probe.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Number of failures in a row that are reported. A single failure may be a pause of the machine.
+/// Number of failures in a row of one address that are reported. A single failure may be a pause of the machine.
 const REPORTED_FAILURES: u32 = 2;
 
 /// The first request of client libraries. The proxy answers it from memory.
@@ -48,50 +51,113 @@ labels! {
 #[derive(Debug)]
 pub struct DoorProbe {
     outcomes: Counters<Outcome>,
-    failures_in_a_row: AtomicU32,
+    /// The doors whose last probe failed.
+    failing: Mutex<BTreeMap<SocketAddr, Streak>>,
+}
+
+/// The failures in a row of one door.
+#[derive(Debug, Clone, Copy)]
+struct Streak {
+    failures: u32,
+    /// The node no longer has the address.
+    is_gone: bool,
+}
+
+/// A door at which pods are not served.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum DoorTrouble {
+    /// Several probes in a row were not answered.
+    Silent {
+        /// Its address.
+        door: SocketAddr,
+        /// Number of those probes.
+        failures: u32,
+    },
+    /// The node had the address, and has it no longer.
+    Gone(SocketAddr),
+}
+
+impl DoorTrouble {
+    /// What operators can do.
+    pub fn advice(&self) -> &'static str {
+        match self {
+            Self::Silent { .. } => "stop the client that sends most, or raise the CPU limit",
+            Self::Gone(_) => {
+                "let the redirect add the address again: see whether it runs, and its log; or find out what took the address away"
+            }
+        }
+    }
+}
+
+impl fmt::Display for DoorTrouble {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Silent { door, failures } => write!(
+                f,
+                "the proxy's own door {door} did not answer {failures} probes in a row within {} s; pods may wait: see what is \
+                 shed, the CPU limit and the busiest clients in /statusz",
+                PATIENCE.as_secs()
+            ),
+            Self::Gone(door) => write!(f, "this node no longer has the address {}, so pods do not reach the proxy", door.ip()),
+        }
+    }
 }
 
 impl DoorProbe {
     /// Registers its metric. Sends no probes yet.
     pub fn new(registry: &Registry) -> Self {
-        Self { outcomes: registry.counters(&table::DOOR_PROBES), failures_in_a_row: AtomicU32::new(0) }
+        Self { outcomes: registry.counters(&table::DOOR_PROBES), failing: Mutex::default() }
     }
 
-    /// Probes these doors in turn, one every 15 seconds, while polled.
+    /// Probes each of these doors every 15 seconds, while polled. The redirect may add an address later, and takes it away with
+    /// the rules that lead to it, so one that the node never had is no failure.
     pub async fn run(self: Arc<Self>, doors: Vec<SocketAddr>) {
-        for door in doors.into_iter().map(from_here).cycle() {
+        let mut doors: Vec<_> = doors.into_iter().map(|door| (from_here(door), false)).collect();
+        loop {
             sleep(INTERVAL).await;
-            if is_here(door) {
-                self.probe(door).await;
+            for (door, was_here) in &mut doors {
+                if is_here(*door) {
+                    *was_here = true;
+                    self.probe(*door).await;
+                } else if *was_here {
+                    self.is_gone(*door);
+                }
             }
         }
     }
 
-    /// A description of the problem, if several probes in a row were not answered.
-    pub fn trouble(&self) -> Option<String> {
-        let failures = self.failures_in_a_row.load(Relaxed);
-        (failures >= REPORTED_FAILURES).then(|| {
-            format!(
-                "the proxy's own door did not answer {failures} probes in a row within {} s; pods may wait: see what is \
-                 shed, the CPU limit and the busiest clients in /statusz",
-                PATIENCE.as_secs()
-            )
-        })
+    /// The door that has failed for longest, if several of its probes in a row failed.
+    pub fn trouble(&self) -> Option<DoorTrouble> {
+        let failing = self.failing.lock();
+        let (door, streak) = failing.iter().max_by_key(|(_, streak)| streak.failures)?;
+        let (door, failures) = (*door, streak.failures);
+        let trouble = if streak.is_gone { DoorTrouble::Gone(door) } else { DoorTrouble::Silent { door, failures } };
+        (failures >= REPORTED_FAILURES).then_some(trouble)
     }
 
     async fn probe(&self, door: SocketAddr) {
-        let outcome = match timeout(PATIENCE, ask(door)).await {
-            Ok(Ok(true)) => Outcome::Answered,
-            _ => Outcome::Failed,
-        };
-        self.outcomes.of(outcome).inc();
-        match outcome {
-            Outcome::Answered => self.failures_in_a_row.store(0, Relaxed),
-            Outcome::Failed => {
-                let failures = self.failures_in_a_row.fetch_add(1, Relaxed) + 1;
-                tracing::warn!(%door, failures, "the proxy's own door did not answer a probe; pods may wait, too");
-            }
+        if let Ok(Ok(true)) = timeout(PATIENCE, ask(door)).await {
+            self.outcomes.of(Outcome::Answered).inc();
+            self.failing.lock().remove(&door);
+        } else {
+            let failures = self.failed(door, false);
+            tracing::warn!(%door, failures, "the proxy's own door did not answer a probe; pods may wait, too");
         }
+    }
+
+    fn is_gone(&self, door: SocketAddr) {
+        let failures = self.failed(door, true);
+        let gone = DoorTrouble::Gone(door);
+        tracing::warn!(%door, failures, "{gone}; {}", gone.advice());
+    }
+
+    /// Counts a failure. Returns the number of failures in a row.
+    fn failed(&self, door: SocketAddr, is_gone: bool) -> u32 {
+        self.outcomes.of(Outcome::Failed).inc();
+        let mut failing = self.failing.lock();
+        let streak = failing.entry(door).or_insert(Streak { failures: 0, is_gone });
+        *streak = Streak { failures: streak.failures.saturating_add(1), is_gone };
+        streak.failures
     }
 }
 
@@ -155,16 +221,59 @@ mod tests {
     #[tokio::test]
     async fn a_reset_and_an_error_are_failures() {
         let probe = DoorProbe::default();
-        let (closed, addr) = door().await;
-        drop(closed);
-        probe.probe(addr).await;
         let (door, addr) = door().await;
         let refuses = async {
             let (mut client, _) = door.accept().await.expect("a client");
             client.write_all(b"HTTP/1.1 503 Unavailable\r\n\r\n").await.expect("it is there");
         };
         tokio::join!(probe.probe(addr), refuses);
-        assert!(probe.trouble().is_some());
+        drop(door);
+        probe.probe(addr).await;
+        assert_eq!(probe.trouble(), Some(DoorTrouble::Silent { door: addr, failures: 2 }));
+    }
+
+    /// Answers each client at this door.
+    async fn serve(door: TcpListener) {
+        while let Ok((mut client, _)) = door.accept().await {
+            let _ = client.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n").await;
+        }
+    }
+
+    #[tokio::test]
+    async fn one_door_of_two_that_does_not_answer_is_reported() {
+        let probe = DoorProbe::default();
+        let ((serving, open), (closed, dead)) = (door().await, door().await);
+        let serving = tokio::spawn(serve(serving));
+        drop(closed);
+        for _ in 0..2 {
+            probe.probe(dead).await;
+            probe.probe(open).await;
+        }
+        assert_eq!(probe.trouble(), Some(DoorTrouble::Silent { door: dead, failures: 2 }));
+        serving.abort();
+    }
+
+    #[tokio::test]
+    async fn an_address_that_the_node_has_lost_is_reported_until_it_is_back() {
+        let probe = DoorProbe::default();
+        let (serving, addr) = door().await;
+        let serving = tokio::spawn(serve(serving));
+        probe.is_gone(addr);
+        assert_eq!(probe.trouble(), None, "it may be back at once");
+        probe.is_gone(addr);
+        assert_eq!(probe.trouble(), Some(DoorTrouble::Gone(addr)));
+        probe.probe(addr).await;
+        assert_eq!(probe.trouble(), None);
+        serving.abort();
+    }
+
+    /// 192.0.2.0/24 is for documentation: no machine has it.
+    #[tokio::test(start_paused = true)]
+    async fn an_address_that_the_node_never_had_is_no_failure() {
+        let probe = Arc::new(DoorProbe::default());
+        let probing = probe.clone().run(vec![([192, 0, 2, 1], 80).into()]);
+        assert!(timeout(INTERVAL * 10, probing).await.is_err());
+        assert_eq!((probe.trouble(), probe.failing.lock().len()), (None, 0));
     }
 
     #[test]

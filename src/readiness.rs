@@ -8,8 +8,9 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
-use crate::door_probe::DoorProbe;
+use crate::door_probe::{DoorProbe, DoorTrouble};
 use identity::Identity;
+use proxy::layers::token_cache::Store;
 use proxy::server::Drain;
 use proxy::upstream::Health;
 
@@ -33,14 +34,21 @@ pub enum State {
 /// A problem of a serving process. Its text is the reason of [`State::Degraded`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Trouble {
-    /// The proxy's own door does not answer.
-    Door(String),
+    /// Pods are not served at one of the proxy's own doors.
+    Door(DoorTrouble),
     /// The last request to the metadata server failed.
     Upstream {
         /// The error of that request.
         failure: String,
         /// Time without a successful request.
         lasts: Duration,
+    },
+    /// The node's token ends, and the metadata server does not issue another.
+    Token {
+        /// The error of the last request for one.
+        failure: String,
+        /// Seconds until it expires, or 0 if it has expired.
+        expires_in: u32,
     },
     /// New pods may be unknown.
     Identity(String),
@@ -59,6 +67,7 @@ pub struct Readiness {
     warm: Arc<AtomicBool>,
     began: Instant,
     upstream: Arc<Health>,
+    tokens: Arc<Store>,
     identity: Option<Arc<Identity>>,
     door: Arc<DoorProbe>,
     drain: Drain,
@@ -66,8 +75,15 @@ pub struct Readiness {
 
 impl Readiness {
     /// Begins in the state [`Starting`](State::Starting).
-    pub fn new(upstream: Arc<Health>, identity: Option<Arc<Identity>>, door: Arc<DoorProbe>, drain: Drain) -> Self {
-        Self { serving: Arc::default(), warm: Arc::default(), began: Instant::now(), upstream, identity, door, drain }
+    pub fn new(
+        upstream: Arc<Health>,
+        tokens: Arc<Store>,
+        identity: Option<Arc<Identity>>,
+        door: Arc<DoorProbe>,
+        drain: Drain,
+    ) -> Self {
+        let (serving, warm) = (Arc::default(), Arc::default());
+        Self { serving, warm, began: Instant::now(), upstream, tokens, identity, door, drain }
     }
 
     /// Records that pods are now served.
@@ -106,11 +122,13 @@ impl Readiness {
     /// The current problems, the most important first.
     pub fn troubles(&self) -> Vec<Trouble> {
         let failure = self.upstream.failure().zip(self.upstream.failing_for());
+        let token = self.tokens.default_at_risk();
         let degraded = self.identity.as_ref().and_then(|identity| identity.degraded());
         let is_cold = !self.warm.load(Ordering::Relaxed);
         [
             self.door.trouble().map(Trouble::Door),
             failure.map(|(failure, lasts)| Trouble::Upstream { failure, lasts }),
+            token.map(|(why, expires_in)| Trouble::Token { failure: why.to_string(), expires_in }),
             degraded.map(Trouble::Identity),
             is_cold.then_some(Trouble::Cold),
         ]
@@ -130,8 +148,15 @@ impl State {
 impl fmt::Display for Trouble {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Door(trouble) | Self::Identity(trouble) => f.write_str(trouble),
+            Self::Door(trouble) => trouble.fmt(f),
+            Self::Identity(trouble) => f.write_str(trouble),
             Self::Upstream { failure, .. } => write!(f, "metadata server: {failure}"),
+            Self::Token { failure, expires_in: 0 } => {
+                write!(f, "the node's token has expired, and the metadata server issues no other: {failure}")
+            }
+            Self::Token { failure, expires_in } => {
+                write!(f, "the node's token expires in {expires_in} s, and the metadata server issues no other: {failure}")
+            }
             Self::Cold => f.write_str("the metadata server has not yet provided the default token and common values"),
         }
     }
@@ -161,9 +186,13 @@ mod tests {
     use identity::{CutFrom, Forget, Settings};
     use telemetry::Registry;
 
+    fn store() -> Arc<Store> {
+        Store::new(0, &Registry::default())
+    }
+
     #[tokio::test(start_paused = true)]
     async fn a_start_without_a_metadata_server_is_degraded_after_ten_seconds() {
-        let readiness = Readiness::new(Arc::default(), None, Arc::default(), Drain::default());
+        let readiness = Readiness::new(Arc::default(), store(), None, Arc::default(), Drain::default());
         readiness.serving();
         tokio::time::sleep(Duration::from_millis(9999)).await;
         assert_eq!(readiness.state(), State::Starting);
@@ -196,7 +225,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn with_identity_it_is_never_ready_before_the_first_list_of_pods() {
         let (_proc, identity) = unlisted();
-        let readiness = Readiness::new(Arc::default(), Some(Arc::clone(&identity)), Arc::default(), Drain::default());
+        let readiness = Readiness::new(Arc::default(), store(), Some(Arc::clone(&identity)), Arc::default(), Drain::default());
         readiness.serving();
         readiness.warm();
         assert_eq!(readiness.state(), State::Starting);
@@ -212,7 +241,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn pods_that_are_known_from_before_are_served_although_the_api_server_is_away() {
         let (_proc, identity) = unlisted();
-        let readiness = Readiness::new(Arc::default(), Some(Arc::clone(&identity)), Arc::default(), Drain::default());
+        let readiness = Readiness::new(Arc::default(), store(), Some(Arc::clone(&identity)), Arc::default(), Drain::default());
         readiness.serving();
         readiness.warm();
         identity.pods().restore([], BootTime::now());
@@ -224,7 +253,7 @@ mod tests {
     #[tokio::test]
     async fn it_follows_the_process_from_start_to_end() {
         let drain = Drain::default();
-        let readiness = Readiness::new(Arc::default(), None, Arc::default(), drain.clone());
+        let readiness = Readiness::new(Arc::default(), store(), None, Arc::default(), drain.clone());
         assert_eq!(readiness.state(), State::Starting);
         assert!(!readiness.state().is_ready());
         readiness.serving();

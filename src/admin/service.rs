@@ -4,13 +4,16 @@ use std::any::Any;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{self, HeaderValue};
 use http::{Method, Request, Response, StatusCode, Uri, Version};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Body;
+use parking_lot::Mutex;
 use serde::Serialize;
+use tokio::time::Instant;
 use tower::{Service, ServiceBuilder};
 use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::set_header::SetResponseHeaderLayer;
@@ -35,6 +38,10 @@ const NO_STORE: HeaderValue = HeaderValue::from_static("no-store");
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 const HTML: HeaderValue = HeaderValue::from_static("text/html; charset=utf-8");
 
+/// Maximum age of the metrics that others than this machine get. Pods may reach them where Prometheus does, and rendering them takes
+/// as long as many requests.
+const METRICS_AGE: Duration = Duration::from_secs(1);
+
 /// The page contains text that pods influence, so scripts and external resources are forbidden.
 const CONTENT_POLICY: HeaderValue =
     HeaderValue::from_static("default-src 'none'; style-src 'unsafe-inline'; img-src data:; frame-ancestors 'none'");
@@ -58,6 +65,22 @@ gce-metadata-proxy
 pub struct Admin {
     shared: Arc<Shared>,
     hosts: Arc<AllowedHosts>,
+    metrics: Arc<Recent>,
+}
+
+/// The metrics as last rendered, and when.
+#[derive(Debug, Default)]
+struct Recent(Mutex<Option<(Instant, Bytes)>>);
+
+impl Recent {
+    /// The last page, or a new one if that is too old. All who ask meanwhile share its bytes.
+    fn page(&self, render: impl FnOnce() -> String) -> Bytes {
+        let mut last = self.0.lock();
+        match &*last {
+            Some((rendered, page)) if rendered.elapsed() < METRICS_AGE => page.clone(),
+            _ => last.insert((Instant::now(), render().into())).1.clone(),
+        }
+    }
 }
 
 type Page = Response<Full<Bytes>>;
@@ -66,7 +89,7 @@ impl Admin {
     /// Creates the pages about this process.
     pub fn new(shared: Arc<Shared>) -> Self {
         let hosts = AllowedHosts::for_admin(shared.config.metrics_allowed_hosts.iter().cloned());
-        Self { shared, hosts: Arc::new(hosts) }
+        Self { shared, hosts: Arc::new(hosts), metrics: Arc::default() }
     }
 
     /// Makes the stack of each connection.
@@ -86,14 +109,14 @@ impl Admin {
 
     async fn answer(&self, method: &Method, uri: &Uri, peer: SocketAddr) -> Page {
         match (method, uri.path()) {
-            (&Method::GET | &Method::HEAD, path) => self.show(path, uri.query()).await,
+            (&Method::GET | &Method::HEAD, path) => self.show(path, uri.query(), peer).await,
             (&Method::PUT, "/loglevel") => set_levels(uri.query(), peer),
             (_, "/loglevel") => not_allowed("GET, HEAD, PUT"),
             _ => not_allowed("GET, HEAD"),
         }
     }
 
-    async fn show(&self, path: &str, query: Option<&str>) -> Page {
+    async fn show(&self, path: &str, query: Option<&str>, peer: SocketAddr) -> Page {
         match path {
             "/" => text(StatusCode::OK, INDEX),
             "/statusz" if value(query, "format").as_deref() == Some("json") => self.statusz_json(),
@@ -108,7 +131,10 @@ impl Admin {
                 let lines: Vec<String> = flags.map(|(flag, value)| format!("{flag}={value}\n")).collect();
                 text(StatusCode::OK, lines.concat())
             }
-            "/metrics" => page(StatusCode::OK, Registry::CONTENT_TYPE, self.shared.registry.render()),
+            "/metrics" if is_here(peer) => page(StatusCode::OK, Registry::CONTENT_TYPE, self.shared.registry.render()),
+            "/metrics" => {
+                page(StatusCode::OK, Registry::CONTENT_TYPE, self.metrics.page(|| self.shared.registry.render()))
+            }
             "/healthz" => text(StatusCode::OK, "ok\n"),
             "/readyz" => self.readyz(query.is_some_and(|query| query.starts_with("verbose"))),
             "/loglevel" => text(
@@ -235,7 +261,11 @@ fn not_meant(error: &HostError) -> Page {
 /// pods: they must not learn which clients request which account's tokens, or fill the node's disk with logs.
 fn is_for(method: &Method, path: &str, peer: SocketAddr) -> bool {
     let concerns_the_node_alone = matches!(path, "/statusz" | "/whois" | "/flagz") || *method == Method::PUT;
-    !concerns_the_node_alone || peer.ip().to_canonical().is_loopback()
+    !concerns_the_node_alone || is_here(peer)
+}
+
+fn is_here(peer: SocketAddr) -> bool {
+    peer.ip().to_canonical().is_loopback()
 }
 
 fn not_for_this_peer() -> Page {
@@ -310,6 +340,19 @@ mod tests {
         assert_eq!(meant(v1, "/metrics", &[]), Err(HostError::Malformed));
         assert_eq!(meant(v1, "/metrics", &["localhost", "localhost"]), Err(HostError::Malformed));
         assert_eq!(meant(Version::HTTP_10, "/metrics", &[]), Ok(()), "no browser speaks HTTP/1.0");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn metrics_are_rendered_once_a_second_for_all() {
+        let (recent, mut rendered) = (Recent::default(), 0);
+        for _ in 0..30 {
+            recent.page(|| {
+                rendered += 1;
+                rendered.to_string()
+            });
+            tokio::time::sleep(METRICS_AGE / 10).await;
+        }
+        assert_eq!((rendered, recent.page(String::new)), (3, Bytes::new()), "and again after a second");
     }
 
     #[tokio::test]

@@ -100,8 +100,7 @@ fn unheard(fact: Fact, watch_error: Option<&str>) -> Fact {
 
 fn of_trouble(trouble: &Trouble, watch_error: Option<&str>, minute: &Tally) -> Fact {
     match trouble {
-        Trouble::Door(why) => failing(Topic::Door, "the proxy's own door", why)
-            .advising("stop the client that sends most, or raise the CPU limit"),
+        Trouble::Door(why) => failing(Topic::Door, "the proxy's own door", why.to_string()).advising(why.advice()),
         Trouble::Upstream { failure, lasts } => {
             let what = "the metadata server";
             let seen = format!("{failure}; no request has succeeded for {}", span(lasts.as_secs()));
@@ -112,6 +111,13 @@ fn of_trouble(trouble: &Trouble, watch_error: Option<&str>, minute: &Tally) -> F
             };
             fact.advising(
                 "it is the server that fails, or the way to it; do not restart the proxy, which still serves the tokens that it has",
+            )
+        }
+        Trouble::Token { expires_in, .. } => {
+            let verdict = if *expires_in > 0 { Condition::Degraded } else { Condition::Failing };
+            Fact::new(Topic::NodeToken, verdict, "the node's token", trouble.to_string()).advising(
+                "ask the server for it from the node itself: it fails for tokens, or the way to it; do not restart the proxy, \
+                 which asks again every few seconds and serves the token that it has until it expires",
             )
         }
         Trouble::Identity(why) => {

@@ -36,6 +36,8 @@ pub enum Topic {
     Door,
     /// The metadata server.
     MetadataServer,
+    /// The token of the node's default account.
+    NodeToken,
     /// Whether pods can be identified.
     Identity,
     /// Requests whose pod is not known.

@@ -1,6 +1,7 @@
 use std::time::Duration;
 
 use super::*;
+use crate::door_probe::DoorTrouble;
 use crate::readiness::{State, Trouble};
 use identity::CredentialStatus;
 use proxy::layers::conceal::Mode;
@@ -31,6 +32,10 @@ fn upstream(seconds: u64) -> Seen {
     troubled(Trouble::Upstream { failure: "closed".to_owned(), lasts: Duration::from_secs(seconds) })
 }
 
+fn token(expires_in: u32) -> Seen {
+    troubled(Trouble::Token { failure: "closed".to_owned(), expires_in })
+}
+
 fn overloaded() -> Tally {
     let shedding = Shedding::default();
     for _ in 0..3 {
@@ -44,15 +49,19 @@ fn each_state_has_its_condition_its_fact_and_what_to_do() {
     use Condition::{Degraded, Failing};
     let silent = || troubled(Trouble::Identity("identity: silent".to_owned()));
     let policy = || well().policy;
+    let door = ([10, 0, 0, 1], 988).into();
     let credential = |state| Some(CredentialStatus { state, findings: vec!["why".to_owned()] });
     for (seen, topic, condition) in [
         (Seen { state: State::Starting, ..well() }, Topic::Readiness, Degraded),
         (Seen { state: State::Draining, ..well() }, Topic::Readiness, Degraded),
         (Seen { state: State::Unable("no list".to_owned()), ..well() }, Topic::Readiness, Failing),
-        (troubled(Trouble::Door("no answer".to_owned())), Topic::Door, Failing),
+        (troubled(Trouble::Door(DoorTrouble::Silent { door, failures: 2 })), Topic::Door, Failing),
+        (troubled(Trouble::Door(DoorTrouble::Gone(door))), Topic::Door, Failing),
         (troubled(Trouble::Cold), Topic::Warmup, Degraded),
         (upstream(59), Topic::MetadataServer, Degraded),
         (upstream(60), Topic::MetadataServer, Failing),
+        (token(100), Topic::NodeToken, Degraded),
+        (token(0), Topic::NodeToken, Failing),
         (silent(), Topic::Identity, Degraded),
         (Seen { minute: Tally { unidentified: 1, ..Tally::default() }, ..silent() }, Topic::Identity, Failing),
         (Seen { minute: Tally { unidentified: 1, ..Tally::default() }, ..well() }, Topic::Unidentified, Degraded),

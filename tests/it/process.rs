@@ -10,7 +10,7 @@ use tokio::net::TcpListener;
 use tokio::process::Command;
 use tokio::time::{Instant, timeout};
 
-use crate::support::{Answer, Binary, Connection, eventually, get, raw, request, upstream};
+use crate::support::{Answer, Binary, Connection, Outcome, eventually, get, raw, request, upstream};
 
 #[tokio::test]
 async fn bad_usage_names_every_mistake_and_exits_with_64() {
@@ -52,15 +52,14 @@ async fn a_second_signal_ends_at_once() {
     let mock = upstream().await;
     let (mut binary, addr) = Binary::proxy(mock.addr()).await;
     binary.stderr_line("cache warmed up").await;
-    let mut watcher = Connection::open(addr).await;
-    watcher.send(request("/computeMetadata/v1/instance/cpu-platform?wait_for_change=true")).await;
-    eventually("the watch is upstream", || mock.in_flight() == 1).await;
+    mock.fault(Fault::Hang);
+    let mut client = Connection::open(addr).await;
+    client.send(request("/computeMetadata/v1/instance/cpu-platform")).await;
+    eventually("the request is upstream", || mock.in_flight() == 1).await;
     binary.terminate();
     binary.stderr_line("SIGTERM: draining").await;
-    let told = Instant::now();
     binary.signal(Signal::INT);
-    assert_eq!(binary.ended().await.code(), Some(1));
-    assert!(told.elapsed() < Duration::from_secs(5), "the drain goes on for 10 s");
+    assert_eq!(binary.ended().await.code(), Some(1), "the drain would go on");
     let last = binary.stderr_to_end().await;
     assert!(last.contains("received SIGINT while draining: exited immediately"), "{last}");
 }
@@ -95,17 +94,33 @@ async fn the_drain_timeout_cuts_what_takes_too_long_and_says_so() {
     ]);
     let line = binary.stderr_line("serving pods").await;
     let addr = Binary::addr_in(&line);
-    let watcher = tokio::spawn(raw(
-        addr,
-        "GET /computeMetadata/v1/instance/zone?wait_for_change=true HTTP/1.1\r\nHost: metadata\r\nMetadata-Flavor: Google\r\n\r\n",
-    ));
-    while mock.in_flight() == 0 {
-        tokio::task::yield_now().await;
-    }
+    binary.stderr_line("cache warmed up").await;
+    mock.fault(Fault::Hang);
+    let mut client = Connection::open(addr).await;
+    client.send(request("/computeMetadata/v1/instance/cpu-platform")).await;
+    eventually("the request is upstream", || mock.in_flight() == 1).await;
     binary.terminate();
     binary.stderr_line("requests in flight").await;
     assert_eq!(binary.ended().await.code(), Some(0));
-    assert_eq!(watcher.await.expect("no panic"), b"");
+    let outcome = client.outcome().await;
+    assert!(matches!(outcome, Outcome::Reset), "clients repeat a request that is reset: {outcome:?}");
+}
+
+#[tokio::test]
+async fn sigterm_answers_those_who_wait_for_a_change_and_does_not_wait_for_it() {
+    let mock = upstream().await;
+    let (mut binary, addr) = Binary::proxy(mock.addr()).await;
+    binary.stderr_line("cache warmed up").await;
+    let mut watcher = Connection::open(addr).await;
+    watcher.send(request("/computeMetadata/v1/instance/cpu-platform?wait_for_change=true")).await;
+    eventually("the watch is upstream", || mock.in_flight() == 1).await;
+    binary.terminate();
+    let told = Instant::now();
+    let answer = watcher.answer().await.expect("an answer");
+    assert_eq!((answer.status, answer.header("retry-after")), (503, Some("1")), "{}", answer.body);
+    assert!(answer.body.contains("stopped or replaced"), "{}", answer.body);
+    assert_eq!(binary.ended().await.code(), Some(0));
+    assert!(told.elapsed() < Duration::from_secs(8), "the drain may take 10 s");
 }
 
 #[tokio::test]

@@ -190,6 +190,22 @@ async fn a_dead_metadata_server_is_degraded() {
 }
 
 #[tokio::test]
+async fn a_metadata_server_that_answers_500_is_degraded_and_one_that_answers_404_is_not() {
+    let mock = upstream().await;
+    let proxy = Proxy::start(mock.addr()).await;
+    for (status, told_of) in [(404, None), (500, Some("it answers 500")), (404, None), (429, Some("it answers 429"))] {
+        mock.fault(Fault::Status(status, "no".to_owned()));
+        assert_eq!(get(proxy.addr, LEAF).await.status, status);
+        let told = told(proxy.metrics_addr).await;
+        match told_of {
+            Some(why) => told.is("degraded", "metadata_server", why),
+            None => assert_eq!(told.json["condition"], "ok", "{}", told.text),
+        }
+    }
+    proxy.stop().await;
+}
+
+#[tokio::test]
 async fn a_proxy_that_does_not_answer_is_not_said_to_be_well() {
     let (code, text, error) = Binary::output(&["status", "--metrics-addr=127.0.0.1:9"]).await;
     assert_eq!((code, text.as_str()), (Some(2), ""));

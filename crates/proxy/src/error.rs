@@ -104,6 +104,9 @@ pub enum Overload {
         "this wait_for_change request was ended in favor of another pod, because --max-hanging is reached and this pod has the most"
     )]
     HangingGaveWay,
+    /// Watched values: this waiting request was ended, because the process ends.
+    #[error("this wait_for_change request was ended, because the proxy on this node is being stopped or replaced")]
+    HangingEnds,
 }
 
 impl Error {
@@ -119,7 +122,7 @@ impl Error {
             Self::Account(AccountError::Deleted(_) | AccountError::Unknown(_)) => "unknown_account",
             Self::TooLarge(_) => "too_large",
             Self::Overloaded(Overload::InFlight) => "in_flight",
-            Self::Overloaded(Overload::Hanging | Overload::HangingGaveWay) => "hanging",
+            Self::Overloaded(Overload::Hanging | Overload::HangingGaveWay | Overload::HangingEnds) => "hanging",
             Self::Overloaded(Overload::LargeAnswers) => "large_answers",
             Self::Overloaded(Overload::Tokens | Overload::Certificates) => "tokens",
             Self::Panicked => "panic",

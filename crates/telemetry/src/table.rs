@@ -111,8 +111,8 @@ table! {
          connection was accepted; one newcomer in 8 is checked, and all after one that had gone), \
          cpu_share (a turn that came late, because the client uses more than its share of the processor).";
     DOOR_PROBES = Counter "metadata_proxy_door_probes_total" ["outcome"]
-        "Requests that the proxy sends to its own door, one each 15 seconds: answered, or failed (no answer within a second, \
-         so pods may wait, too).";
+        "Requests that the proxy sends to each of its own doors, one each 15 seconds: answered, or failed (no answer within a \
+         second, or the address is gone, so pods may wait, too).";
     RESETS = Counter "metadata_proxy_resets_total" []
         "Client connections reset by the proxy.";
     PANICS = Counter "metadata_proxy_panics_total" []

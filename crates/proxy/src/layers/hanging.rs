@@ -10,10 +10,13 @@
 //! Watchers hold no seats, because they would occupy all of them. Instead, the number of watches is limited and [shared
 //! fairly](crate::shares). A watch is charged to the client that began it, or, when that client has left, to another
 //! watcher. Joining a watch is always allowed: the limit on connections bounds the watchers. If all watches are taken,
-//! a client that has clearly fewer than the largest client replaces the oldest watch of that client, whose watchers get
-//! 503. Only a watch without watchers from other clients can be replaced. All other clients get 503 after ten seconds:
+//! a client that has clearly fewer than the largest client replaces a watch of that client, whose watchers get
+//! 503: the oldest of those that the fewest clients wait for. A watch that several wait for gives way only to a client that has
+//! none, since each could be an address of the same pod. All other clients get 503 after ten seconds:
 //! otherwise a pod with hundreds of addresses that repeats its requests at once would take processor time from others.
 //! Meanwhile they hold a connection, like watchers.
+//!
+//! When the process ends, all watches end, and their watchers get 503: another process may serve them.
 //!
 //! # Cost of a watch
 //!

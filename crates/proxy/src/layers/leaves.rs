@@ -30,7 +30,8 @@
 //! which is small. `conceal` redacts it again for each client, and inserts a pod's own accounts in place of the node's.
 //! So a stricter policy applies at once, and no pod gets another pod's tree. The cached tree is the answer for 5 s.
 //! After that a request fetches it again, and gets the cached tree if that takes longer than 500 ms or fails. Requests
-//! for a tree that cannot be cached go to the server, as in audit mode.
+//! for a tree that cannot be cached go to the server, as in audit mode; those that waited for the flight that found this out get
+//! 503, because they hold no seat.
 //!
 //! `universe/universe-domain` is special: Go's library waits one second for it, treats 404 as the default domain, and
 //! treats any other failure as fatal. While it is unknown, the proxy answers 404 if the server does not respond in
@@ -75,8 +76,7 @@ impl Decide for Arc<Leaves> {
             Lookup::Known(Landed::Kept(answer)) => Decision::Answer(Ok(answer.response_from_memory(now))),
             Lookup::Known(Landed::TooLarge) => Decision::Pass(request),
             Lookup::Known(landed) => Decision::Answer(answer(leaf, landed)),
-            Lookup::Stale(kept) => Decision::undecided(self.clone().tree(leaf, request, Some(kept))),
-            Lookup::Unknown if leaf.is_tree() => Decision::undecided(self.clone().tree(leaf, request, None)),
+            Lookup::Stale(kept) => Decision::wait(newer(leaf, self.landing(leaf), kept)),
             Lookup::Unknown => Decision::wait(waiting(leaf, self.landing(leaf))),
         }
     }
@@ -88,28 +88,11 @@ impl Decide for Arc<Leaves> {
     }
 }
 
-impl Leaves {
-    /// Waits for the flight of a tree, and answers with the cached tree if no value arrives in time. If the tree cannot
-    /// be cached, the request goes to the server.
-    async fn tree(
-        self: Arc<Self>,
-        leaf: Leaf,
-        mut request: Box<Request>,
-        kept: Option<Arc<Answer>>,
-    ) -> Result<Decision, Error> {
-        request.detach();
-        let landing = self.landing(leaf);
-        let landed = match kept {
-            None => landing.await,
-            Some(kept) => match timeout(STALE_TIMEOUT, landing).await {
-                Ok(landed) if landed.replaces_a_tree() => landed,
-                _ => return Ok(Decision::Answer(Ok(kept.response_from_memory(BootTime::now())))),
-            },
-        };
-        Ok(match landed {
-            Landed::TooLarge => Decision::Pass(request),
-            landed => Decision::Answer(answer(leaf, landed)),
-        })
+/// Waits for the flight of a tree, and answers with the cached tree if no value arrives in time.
+async fn newer(leaf: Leaf, landing: impl Future<Output = Landed>, kept: Arc<Answer>) -> Result<Response<Body>, Error> {
+    match timeout(STALE_TIMEOUT, landing).await {
+        Ok(landed) if landed.replaces_a_tree() => answer(leaf, landed),
+        _ => Ok(kept.response_from_memory(BootTime::now())),
     }
 }
 
@@ -130,7 +113,7 @@ fn answer(leaf: Leaf, landed: Landed) -> Result<Response<Body>, Error> {
         Landed::Kept(answer) => Ok(answer.response()),
         _ if leaf.path() == CommonPath::UniverseDomain => Ok(unknown_universe()),
         Landed::Refused(answer) => Ok(answer.response()),
-        // The client's next attempt is streamed.
+        // The client's next attempt goes to the server. This one holds no seat, and may be one of hundreds that waited.
         Landed::TooLarge => Err(Failure::TooLarge(MAX_BUFFERED_BYTES).into()),
         Landed::Failed(failure) => Err(failure.into()),
     }

@@ -183,7 +183,7 @@ impl From<Overload> for Shed {
     fn from(overload: Overload) -> Self {
         match overload {
             Overload::InFlight => Self::InFlight,
-            Overload::Hanging | Overload::HangingGaveWay => Self::Hanging,
+            Overload::Hanging | Overload::HangingGaveWay | Overload::HangingEnds => Self::Hanging,
             Overload::LargeAnswers => Self::LargeAnswers,
             Overload::Tokens | Overload::Certificates => Self::Tokens,
         }
@@ -271,6 +271,7 @@ mod tests {
             Error::TooLarge(1),
             Error::Overloaded(Overload::InFlight),
             Error::Overloaded(Overload::HangingGaveWay),
+            Error::Overloaded(Overload::HangingEnds),
             Error::Panicked,
             Failure::Closed.into(),
             Error::Token(Arc::new(TokenFailure::Expired)),

@@ -211,6 +211,14 @@ impl Connections {
         stale.len()
     }
 
+    /// Closes all connections. Those whose clients wait for a response are reset, so that they ask again.
+    pub fn cut_all(&self) {
+        let mut open = self.open.lock();
+        for number in open.connections.keys().copied().collect::<Vec<_>>() {
+            self.cut(&mut open, number);
+        }
+    }
+
     /// Waits, and records that bytes that arrived before the wait were read by its end. The wait must let the event
     /// loop poll the sockets and give every connection its turn. A sleep or a yield is sufficient with one thread (the
     /// default) and up to the 1,024 ready sockets that tokio takes in a turn. With more, the wait may end too early.

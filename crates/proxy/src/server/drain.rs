@@ -78,7 +78,7 @@ impl Drain {
     }
 
     /// Stops accepting connections, closes idle ones and waits for requests in flight. Returns the number of
-    /// connections still open at the timeout; they are closed when the runtime shuts down.
+    /// connections still open at the timeout.
     pub async fn finish(&self, grace: Duration) -> usize {
         self.doors.cancel();
         self.last_call.call();

@@ -106,7 +106,7 @@ impl UpstreamClient {
         let mut timer = ExchangeTimer::start(Arc::clone(&self.metrics.latency), endpoint);
         let answer = self.within(kind, &write, &mut timer, peer).await;
         match &answer {
-            Ok(_) => self.health.answered(),
+            Ok(answer) => self.health.answered(answer.status()),
             Err(failure) => self.health.failed(failure),
         }
         let outcome = answer.as_ref().map_or_else(Failure::label, |answer| status_label(answer.status()));

@@ -1,11 +1,12 @@
 //! [`Health`]: whether the last upstream request succeeded.
 
+use std::fmt::Display;
 use std::time::Duration;
 
+use http::StatusCode;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use crate::failure::Failure;
 use telemetry::sampled::Sampled;
 
 /// Minimum interval between log lines about outages, because an upstream that fails every other request would fill the
@@ -42,30 +43,33 @@ impl Health {
         self.0.lock().failing.as_ref().map(|(_, since)| since.elapsed())
     }
 
-    pub(super) fn answered(&self) {
-        if self.0.lock().answered() {
+    /// Records a complete response. A server that says that it cannot serve has failed; one that refuses has not.
+    pub(super) fn answered(&self, status: StatusCode) {
+        if status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS {
+            self.failed(&format_args!("it answers {}", status.as_u16()));
+        } else if self.0.lock().succeeded() {
             tracing::info!("metadata server available again");
         }
     }
 
-    pub(super) fn failed(&self, failure: &Failure) {
-        if self.0.lock().failed(failure, Instant::now()) {
-            tracing::warn!("metadata server unavailable: {failure}; requests that are not cached get 503");
+    pub(super) fn failed(&self, why: &dyn Display) {
+        if self.0.lock().failed(why, Instant::now()) {
+            tracing::warn!("metadata server unavailable: {why}; requests that are not cached fail");
         }
     }
 }
 
 impl State {
     /// Records a success. Returns whether to log it.
-    fn answered(&mut self) -> bool {
+    fn succeeded(&mut self) -> bool {
         self.failing = None;
         std::mem::take(&mut self.is_logged_failing)
     }
 
     /// Records a failure. Returns whether to log it.
-    fn failed(&mut self, failure: &Failure, now: Instant) -> bool {
+    fn failed(&mut self, why: &dyn Display, now: Instant) -> bool {
         let since = self.failing.take().map_or(now, |(_, since)| since);
-        self.failing = Some((failure.to_string(), since));
+        self.failing = Some((why.to_string(), since));
         let is_logged = !self.is_logged_failing && self.outages.due(now).is_some();
         self.is_logged_failing |= is_logged;
         is_logged
@@ -75,6 +79,7 @@ impl State {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::failure::Failure;
 
     #[test]
     fn an_outage_is_logged_twice() {
@@ -83,8 +88,28 @@ mod tests {
         let lines = [0, 1, 120].map(|second| state.failed(&Failure::Closed, start + Duration::from_secs(second)));
         assert_eq!(lines, [true, false, false], "however long it lasts");
         assert_eq!(state.failing.as_ref().map(|(_, since)| *since), Some(start), "since the first failure");
-        assert_eq!([state.answered(), state.answered()], [true, false]);
+        assert_eq!([state.succeeded(), state.succeeded()], [true, false]);
         assert!(state.failing.is_none());
+    }
+
+    #[test]
+    fn a_server_that_cannot_serve_has_failed_and_one_that_refuses_has_not() {
+        for (status, failure) in [
+            (500, Some("it answers 500")),
+            (503, Some("it answers 503")),
+            (429, Some("it answers 429")),
+            (200, None),
+            (304, None),
+            (403, None),
+            (404, None),
+        ] {
+            let health = Health::default();
+            if failure.is_none() {
+                health.failed(&Failure::Closed);
+            }
+            health.answered(StatusCode::from_u16(status).expect("a status"));
+            assert_eq!(health.failure().as_deref(), failure, "{status}");
+        }
     }
 
     #[test]
@@ -94,7 +119,7 @@ mod tests {
         let lines: usize = (0..180)
             .map(|second| {
                 let failed = state.failed(&Failure::Closed, start + Duration::from_secs(second));
-                usize::from(failed) + usize::from(state.answered())
+                usize::from(failed) + usize::from(state.succeeded())
             })
             .sum();
         assert_eq!(lines, 6);

@@ -19,6 +19,8 @@ pub(super) struct WatchTable {
     pub(super) shares: Shares,
     last_number: u64,
     pub(super) watches: HashMap<Arc<Key>, Watch>,
+    /// The process ends: watches that begin now end at once.
+    is_closed: bool,
 }
 
 /// Two hanging GETs with equal keys share a watch.
@@ -46,7 +48,7 @@ pub(super) struct Watch {
 impl WatchTable {
     /// Creates a table with at most `limit` watches.
     pub(super) fn new(limit: usize) -> Self {
-        Self { shares: Shares::new(limit), last_number: 0, watches: HashMap::new() }
+        Self { shares: Shares::new(limit), last_number: 0, watches: HashMap::new(), is_closed: false }
     }
 
     pub(super) fn next_number(&mut self) -> u64 {
@@ -58,21 +60,43 @@ impl WatchTable {
     pub(super) fn make_room_for(&mut self, client: Client) -> Result<(), Overload> {
         match self.shares.room_for(client, 1) {
             shares::Availability::Free => Ok(()),
-            shares::Availability::From(largest) => self.end_oldest_of(largest),
+            shares::Availability::From(largest) => self.end_one_of(largest, client),
             // If clients could replace their own watches, a client with too many would replace them forever.
             shares::Availability::FromItself | shares::Availability::None => Err(Overload::Hanging),
         }
     }
 
-    /// Ends the client's oldest watch without watchers from other clients.
-    fn end_oldest_of(&mut self, client: Client) -> Result<(), Overload> {
-        let alone = self.watches.iter().filter(|(_, watch)| watch.holder == client && watch.watchers.holders() == 1);
-        let (key, _) = alone.min_by_key(|(_, watch)| watch.number).ok_or(Overload::Hanging)?;
-        if let Some(watch) = self.remove(&Arc::clone(key)) {
-            watch.publisher.publish(Err(SharedError::Overloaded(Overload::HangingGaveWay)));
+    /// Ends the watch of the largest holder that the fewest clients wait for, the oldest of them. One that several wait for
+    /// ends only if the asking client has none: two addresses of a pod could otherwise hold all watches for ever.
+    fn end_one_of(&mut self, largest: Client, asking: Client) -> Result<(), Overload> {
+        let of_largest = self.watches.iter().filter(|(_, watch)| watch.holder == largest);
+        let fewest = of_largest.min_by_key(|(_, watch)| (watch.watchers.holders(), watch.number));
+        let (key, watch) = fewest.ok_or(Overload::Hanging)?;
+        if watch.watchers.holders() > 1 && self.shares.held_by(asking) > 0 {
+            return Err(Overload::Hanging);
+        }
+        self.end(&Arc::clone(key), Overload::HangingGaveWay);
+        Ok(())
+    }
+
+    /// Ends a watch with this answer to its watchers.
+    pub(super) fn end(&mut self, key: &Key, why: Overload) {
+        if let Some(watch) = self.remove(key) {
+            watch.publisher.publish(Err(SharedError::Overloaded(why)));
             watch.task.abort();
         }
-        Ok(())
+    }
+
+    /// Ends all watches, and those that begin later.
+    pub(super) fn close(&mut self) {
+        self.is_closed = true;
+        for key in self.watches.keys().cloned().collect::<Vec<_>>() {
+            self.end(&key, Overload::HangingEnds);
+        }
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        self.is_closed
     }
 
     /// Adds a watch that has no watchers yet.

@@ -179,7 +179,7 @@ async fn a_pod_with_all_watches_gives_way_to_others_up_to_their_share() {
 }
 
 #[tokio::test]
-async fn a_watch_that_others_wait_for_does_not_give_way() {
+async fn a_watch_that_others_wait_for_does_not_give_way_before_one_that_they_do_not() {
     let (server, watches) = start(2);
     let shared = [1, 3].map(|pod| ask_from(pod, &server, &watches, &another(0)));
     let alone = ask_from(1, &server, &watches, &another(1));
@@ -189,6 +189,39 @@ async fn a_watch_that_others_wait_for_does_not_give_way() {
     settle().await;
     assert!(!newcomer.is_finished() && shared.iter().all(|watcher| !watcher.is_finished()));
     assert_eq!(server.waiting.load(Relaxed), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn two_addresses_that_share_all_watches_leave_one_to_each_other_client() {
+    let (server, watches) = start(3);
+    let ask_both = |number| [1, 3].map(|pod| ask_from(pod, &server, &watches, &another(number)));
+    let mut hostile = Vec::new();
+    for number in 0..3 {
+        hostile.push(ask_both(number));
+        settle().await;
+    }
+    let newcomer = ask_from(2, &server, &watches, &another(3));
+    for watcher in hostile.remove(0) {
+        assert_eq!(ended(watcher).await, Overload::HangingGaveWay, "the oldest");
+    }
+    assert_eq!(ended(ask_from(1, &server, &watches, &another(0))).await, Overload::Hanging, "it still holds most");
+    assert_eq!(ended(ask_from(2, &server, &watches, &another(4))).await, Overload::Hanging, "it has one already");
+    assert!(!newcomer.is_finished() && hostile.iter().flatten().all(|watcher| !watcher.is_finished()));
+    assert_eq!((server.waiting.load(Relaxed), watches.count()), (3, 3));
+}
+
+#[tokio::test]
+async fn when_the_process_ends_all_watches_end_and_so_do_later_ones() {
+    let (server, watches) = start(3);
+    let waiting = [(1, 0), (2, 0), (2, 1)].map(|(pod, number)| ask_from(pod, &server, &watches, &another(number)));
+    settle().await;
+    watches.close();
+    for watcher in waiting {
+        assert_eq!(ended(watcher).await, Overload::HangingEnds);
+    }
+    assert_eq!(ended(ask(&server, &watches, ZONE)).await, Overload::HangingEnds);
+    settle().await;
+    assert_eq!((server.waiting.load(Relaxed), watches.count()), (0, 0));
 }
 
 #[tokio::test]

@@ -56,6 +56,11 @@ impl Watches {
         self.table.lock().shares.used()
     }
 
+    /// Ends all watches, whose watchers get 503 and may ask the next process, and those that begin later. The process ends.
+    pub fn close(&self) {
+        self.table.lock().close();
+    }
+
     /// Joins the watch for a request. If there is none, `ask` begins one, provided that there is room for it.
     pub(super) fn join<F>(
         self: &Arc<Self>,
@@ -75,6 +80,9 @@ impl Watches {
         let Some(watch) = table.watches.get_mut(&key) else { return Err(Overload::Hanging) };
         watch.join(account.client());
         let (number, landing) = (watch.number, watch.publisher.landing());
+        if table.is_closed() {
+            table.end(&key, Overload::HangingEnds);
+        }
         drop(table);
         Ok(Watcher { watches: Arc::clone(self), key, number, account: account.clone(), landing })
     }

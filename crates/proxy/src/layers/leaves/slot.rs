@@ -192,10 +192,16 @@ impl Known {
             }
             // Until the next refresh. Otherwise requests would now and then begin a flight in vain.
             Landed::TooLarge => self.failed = Some(Remembered::always(Landed::TooLarge)),
+            // Nothing was learnt of its size.
+            Landed::Refused(_) | Landed::Failed(_) if self.is_too_large() => {}
             Landed::Refused(_) | Landed::Failed(_) => {
                 self.failed = Some(Remembered::until(landed.clone(), now + FAILURE_TTL));
             }
         }
+    }
+
+    fn is_too_large(&self) -> bool {
+        self.failed.as_ref().is_some_and(|failed| matches!(failed.what, Landed::TooLarge))
     }
 
     fn keep(&mut self, answer: Remembered<Arc<Answer>>) {

@@ -207,6 +207,39 @@ fn instance_tree() -> Leaf {
 }
 
 #[tokio::test(start_paused = true)]
+async fn those_who_waited_for_a_tree_that_is_too_large_do_not_all_go_to_the_server() {
+    let server = Server::new(|_| Ok(Response::new(Body::Streamed(Box::pin(Body::Whole(Bytes::new()))))));
+    let below = Arc::<AtomicUsize>::default();
+    let counted = Arc::clone(&below);
+    let streams = service_fn(move |_| {
+        counted.fetch_add(1, Relaxed);
+        async { Ok::<_, Error>(whole(200, "from below")) }
+    });
+    let service = layer(Arc::clone(&server.leaves)).layer(streams);
+    let mut crowd: JoinSet<_> = (0..250).map(|_| service.clone().oneshot(instance_tree().request().into())).collect();
+    while let Some(answer) = crowd.join_next().await {
+        assert_eq!(answer.expect("no panic").expect_err("it holds no seat").status(), 503);
+    }
+    assert_eq!((server.asked(), below.load(Relaxed)), (1, 0));
+    let again = service.oneshot(instance_tree().request().into()).await;
+    assert_eq!(text(again.expect("an answer")).await, "from below");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_leaf_that_is_too_large_needs_a_seat_although_its_refresh_fails() {
+    for leaf in [instance_tree(), leaf(CommonPath::Accounts)] {
+        for failure in [|| Err(Failure::Closed), || Ok(whole(503, "later"))] {
+            let large = || Ok(Response::new(Body::Streamed(Box::pin(Body::Whole(Bytes::new())))));
+            let server = Server::new(move |number| if number == 0 { large() } else { failure() });
+            server.leaves.refresh(leaf).await;
+            server.leaves.refresh(leaf).await;
+            sleep(Duration::from_secs(5)).await;
+            assert!(!server.leaves.answers_from_memory(&leaf.request()), "{leaf}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_tree_that_is_not_fresh_is_fetched_again_by_its_next_reader_who_waits_briefly() {
     let server = Server::new(|number| Ok(whole(200, if number == 0 { "old" } else { "new" })));
     let read = async || {
@@ -234,11 +267,12 @@ async fn read_after(flight: fn() -> Served) -> (u16, String) {
         async move { if is_first { Ok(whole(200, "old")) } else { flight() } }
     });
     let service = layer(Arc::new(leaves)).layer(service_fn(async |_| Ok::<_, Error>(whole(200, "from below"))));
-    let read = async || service.clone().oneshot(instance_tree().request().into()).await.expect("an answer");
-    read().await;
+    service.clone().oneshot(instance_tree().request().into()).await.expect("an answer");
     advance(Duration::from_secs(10)).await;
-    let answer = read().await;
-    (answer.status().as_u16(), text(answer).await)
+    match service.oneshot(instance_tree().request().into()).await {
+        Ok(answer) => (answer.status().as_u16(), text(answer).await),
+        Err(error) => (error.status().as_u16(), String::new()),
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -250,7 +284,7 @@ async fn a_tree_stays_while_the_server_fails_and_not_when_it_cannot_be_kept() {
     }
     assert_eq!(read_after(|| Ok(whole(200, "new"))).await, (200, "new".to_owned()));
     let large = || Ok(Response::new(Body::Streamed(Box::pin(Body::Whole(Bytes::new())))));
-    assert_eq!(read_after(large).await, (200, "from below".to_owned()));
+    assert_eq!(read_after(large).await, (503, String::new()), "its next reader goes to the server");
 }
 
 #[test]

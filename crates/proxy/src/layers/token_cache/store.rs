@@ -55,6 +55,10 @@ const MAX_EXCHANGES_OF_POD: usize = 24;
 /// Maximum concurrent refreshes of workloads' tokens.
 const MAX_RENEWED_EXCHANGES: usize = 8;
 
+/// Remaining seconds below which a token that cannot be fetched is a problem. Refreshes begin half a minute before, and
+/// most client libraries request another token by then.
+const SOON_SECONDS: u32 = 300;
+
 /// Whether this account is known to be the default account of this workload, under another name.
 pub type IsDefault = Hook<dyn Fn(WorkloadId, &ServiceAccount) -> bool + Send + Sync>;
 
@@ -160,6 +164,14 @@ impl Store {
         let entry = self.find(&TokenKey::default_account())?;
         let known = entry.known.borrow();
         known.seconds_left(now).or_else(|| known.is_lost.then_some(0))
+    }
+
+    /// Why the default account's token will be missing: its source fails, and it expires within minutes. With the seconds
+    /// until then, or 0 if it has expired.
+    pub fn default_at_risk(&self) -> Option<(NoToken, u32)> {
+        let seconds = self.default_expires_in(BootTime::now()).filter(|seconds| *seconds < SOON_SECONDS)?;
+        let why = self.find(&TokenKey::default_account())?.known.borrow().last_failure();
+        why.filter(NoToken::is_outage).map(|why| (why, seconds))
     }
 
     /// Replaces the name of the default account in a key by its alias. Each principal has its own default account.

@@ -54,6 +54,28 @@ async fn after_expiry_requests_fail_in_time_and_recovery_is_noticed_within_a_sec
 }
 
 #[tokio::test(start_paused = true)]
+async fn the_default_token_is_at_risk_in_its_last_minutes_while_its_source_fails_and_after_it_expired() {
+    let at_risk_with = [Mode::Closes, Mode::Hangs, Mode::Garbles, Mode::Refuses(500)];
+    for mode in at_risk_with.into_iter().chain([Mode::Refuses(404), Mode::Refuses(403), Mode::Gives]) {
+        let server = Server::new();
+        let cache = Cache::new(&server);
+        cache.tokens.warm(TokenKey::default_account()).await.expect("a token");
+        let at_risk = || cache.store.default_at_risk().map(|(_, seconds)| seconds);
+        server.set(mode);
+        let is_outage = at_risk_with.contains(&mode);
+        for (minutes, left) in [(30, None), (24, None), (2, Some(180..240)), (10, Some(0..1)), (60, Some(0..1))] {
+            sleep(MINUTE * minutes).await;
+            let (left, found) = (left.filter(|_| is_outage), at_risk());
+            assert_eq!(left.is_some(), found.is_some(), "{mode:?}: {found:?}");
+            assert!(found.is_none_or(|seconds| left.is_some_and(|left| left.contains(&seconds))), "{mode:?}: {found:?}");
+        }
+        server.set(Mode::Gives);
+        sleep(2 * MINUTE).await;
+        assert_eq!(at_risk(), None, "{mode:?} is over");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_failure_is_shared_by_all_waiting_requests() {
     let server = Server::new();
     server.set(Mode::Closes);
