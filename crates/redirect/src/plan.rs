@@ -5,6 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use super::destination::{self, METADATA_V4, METADATA_V6};
 use super::rule::{Chain, Hook, Hosts, Name, Rule, Then, When};
+use super::uplinks::Uplinks;
 use super::{Destination, DropSpoofed, Mode, Opened, Rate, Routes, Settings};
 
 const SERVER_V4: Hosts = Hosts { addr: IpAddr::V4(METADATA_V4), prefix: 32 };
@@ -37,7 +38,7 @@ pub(super) struct Plan {
 
 impl Plan {
     /// Builds the rules for these settings. On a node, packets received on the uplinks are not from pods.
-    pub(super) fn new(settings: &Settings, uplinks: &[String]) -> Self {
+    pub(super) fn new(settings: &Settings, uplinks: &Uplinks) -> Self {
         let bypass = bypass(&settings.mode, &settings.opened);
         // A route to the server that stays open is not redirected.
         let to: Vec<SocketAddr> =
@@ -159,7 +160,7 @@ impl Plan {
 
 /// The proxy distinguishes pods by their source addresses. If this is off, the chain is installed without rules, so that it
 /// replaces an earlier one.
-fn drop_spoofed(settings: &Settings, to: &[SocketAddr], uplinks: &[String]) -> Vec<Rule> {
+fn drop_spoofed(settings: &Settings, to: &[SocketAddr], uplinks: &Uplinks) -> Vec<Rule> {
     if settings.opened.drop_spoofed != DropSpoofed::True {
         return Vec::new();
     }
@@ -168,24 +169,24 @@ fn drop_spoofed(settings: &Settings, to: &[SocketAddr], uplinks: &[String]) -> V
         then: Then::Drop,
         why: "from an address that is not the pods own",
     });
-    leave_outside(uplinks).chain(spoofed).collect()
+    leave_outside(to, uplinks).chain(spoofed).collect()
 }
 
 /// Drops new connections of a source beyond the rate, before conntrack or the proxy knows them. They are dropped, not reset:
 /// the kernel of an honest client tries again after a second, and a flood gets no responses. Only sources that are routed
 /// back to the same interface are counted. Otherwise a pod that sends from random addresses, which opens no connection
 /// anyway, could fill the table of sources.
-fn bound(rate: Rate, to: &[SocketAddr], uplinks: &[String]) -> Chain {
+fn bound(rate: Rate, to: &[SocketAddr], uplinks: &Uplinks) -> Chain {
     let excess = to.iter().map(|to| Rule {
         when: vec![When::To(server(*to)), When::Port(HTTP), When::New, When::RoutedBack, When::Above(rate)],
         then: Then::DropCounted,
         why: "more new connections than a pod may open",
     });
-    Chain { name: Name::Bound, hook: Hook::Prerouting, rules: leave_outside(uplinks).chain(excess).collect() }
+    Chain { name: Name::Bound, hook: Hook::Prerouting, rules: leave_outside(to, uplinks).chain(excess).collect() }
 }
 
-fn redirect_pods(to: &[SocketAddr], uplinks: &[String]) -> Vec<Rule> {
-    leave_outside(uplinks).chain(to.iter().copied().map(send_to)).collect()
+fn redirect_pods(to: &[SocketAddr], uplinks: &Uplinks) -> Vec<Rule> {
+    leave_outside(to, uplinks).chain(to.iter().copied().map(send_to)).collect()
 }
 
 /// The metadata server's address of the same IP version.
@@ -193,11 +194,13 @@ fn server(to: SocketAddr) -> Hosts {
     if to.is_ipv4() { SERVER_V4 } else { SERVER_V6 }
 }
 
-fn leave_outside(uplinks: &[String]) -> impl Iterator<Item = Rule> {
-    uplinks.iter().map(|uplink| Rule {
-        when: vec![When::From(uplink.clone())],
-        then: Then::Leave,
-        why: "from outside the node, not from a pod",
+fn leave_outside(to: &[SocketAddr], uplinks: &Uplinks) -> impl Iterator<Item = Rule> {
+    to.iter().flat_map(|to| {
+        uplinks.towards(*to).iter().map(|uplink| Rule {
+            when: vec![When::From(uplink.clone()), When::To(server(*to))],
+            then: Then::Leave,
+            why: "from outside the node, not from a pod",
+        })
     })
 }
 
@@ -338,7 +341,7 @@ pub(super) mod tests {
 
     /// A node's plan, with one port left open.
     pub(in super::super) fn node() -> Plan {
-        Plan::new(&node_settings(&destination::PROXY), &["ens4".to_owned()])
+        Plan::new(&node_settings(&destination::PROXY), &Uplinks::named(&["ens4".to_owned()]))
     }
 
     /// A pod's plan, with IPv6 left open.
@@ -349,7 +352,7 @@ pub(super) mod tests {
             is_shared: false,
             opened: Opened { routes: Routes { ports: Vec::new(), ipv6: true }, ..Opened::default() },
         };
-        Plan::new(&settings, &[])
+        Plan::new(&settings, &Uplinks::default())
     }
 
     fn node_settings(to: &[SocketAddr]) -> Settings {
@@ -367,7 +370,8 @@ pub(super) mod tests {
 
     #[test]
     fn rules_of_other_settings_have_other_marks() {
-        let (marks, others) = (node().marks(), Plan::new(&node_settings(&destination::PROXY), &[]).marks());
+        let (marks, others) =
+            (node().marks(), Plan::new(&node_settings(&destination::PROXY), &Uplinks::default()).marks());
         assert!(!marks.iter().any(|mark| others.contains(mark)), "{marks:?}");
         assert_eq!(marks, node().marks());
     }
@@ -375,7 +379,7 @@ pub(super) mod tests {
     /// nft allows 128 bytes, and the tools escape these characters.
     #[test]
     fn marks_are_valid_comments() {
-        let elsewhere = Plan::new(&node_settings(&[([10, 128, 0, 2], 988).into()]), &[]);
+        let elsewhere = Plan::new(&node_settings(&[([10, 128, 0, 2], 988).into()]), &Uplinks::default());
         for mark in [node(), pod(), elsewhere].iter().flat_map(Plan::marks) {
             assert!(mark.len() < 128 && !mark.contains(['"', '\'', '\\']), "{mark}");
         }
@@ -387,7 +391,7 @@ pub(super) mod tests {
         assert_eq!((node().has_bound(), without.has_bound(), without.without_bound()), (true, false, None));
         let mut off = node_settings(&destination::PROXY);
         off.opened.max_new_connections = None;
-        let off = Plan::new(&off, &["ens4".to_owned()]);
+        let off = Plan::new(&off, &Uplinks::named(&["ens4".to_owned()]));
         assert_eq!((&off.chains, off.without_bound()), (&without.chains, None));
         for other in [off, node()] {
             assert!(!without.marks().iter().any(|mark| other.marks().contains(mark)), "{:?}", without.marks());
@@ -398,7 +402,7 @@ pub(super) mod tests {
     fn only_a_node_s_rules_drop_spoofed_packets_unless_that_is_off() {
         let mut off = node_settings(&destination::PROXY);
         off.opened.drop_spoofed = DropSpoofed::False;
-        let off = Plan::new(&off, &["ens4".to_owned()]);
+        let off = Plan::new(&off, &Uplinks::named(&["ens4".to_owned()]));
         assert_eq!([node(), off, pod()].map(|plan| plan.drops_spoofed()), [true, false, false]);
     }
 
@@ -416,7 +420,10 @@ pub(super) mod tests {
 
     #[test]
     fn only_redirected_pods_reach_a_network_address() {
-        let guard = Plan::new(&node_settings(&[([10, 128, 0, 2], 988).into()]), &[]).chains.pop().expect("a guard");
+        let guard = Plan::new(&node_settings(&[([10, 128, 0, 2], 988).into()]), &Uplinks::default())
+            .chains
+            .pop()
+            .expect("a guard");
         let last = guard.rules.last().expect("rules");
         assert_eq!((guard.name, last.then), (Name::Guard, Then::Drop));
         let to = Hosts { addr: IpAddr::from([10, 128, 0, 2]), prefix: 32 };
@@ -454,7 +461,7 @@ pub(super) mod tests {
     fn ipv6_that_stays_open_is_not_redirected() {
         let mut settings = node_settings(&destination::PROXY);
         settings.opened.routes.ipv6 = true;
-        let chains = Plan::new(&settings, &[]).chains;
+        let chains = Plan::new(&settings, &Uplinks::default()).chains;
         let with_ipv6 = chains.iter().filter(|chain| chain.rules.iter().any(Rule::is_v6)).map(|chain| chain.name);
         assert_eq!(with_ipv6.collect::<Vec<_>>(), [Name::Guard], "the proxy listens there all the same");
     }
