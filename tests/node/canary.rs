@@ -59,7 +59,7 @@ fn what_pods_can_reach_is_followed() {
     for series in [
         "metadata_proxy_check_protected 1",
         "metadata_proxy_check_findings{check=\"proxied\",verdict=\"protected\"} 2",
-        "metadata_proxy_check_findings{check=\"way_round\",verdict=\"protected\"} 6",
+        "metadata_proxy_check_findings{check=\"way_round\",verdict=\"protected\"} 8",
         "metadata_proxy_check_findings{check=\"way_round\",verdict=\"unprotected\"} 0",
     ] {
         assert!(metrics.contains(&format!("\n{series}\n")), "{series} is missing from\n{metrics}");

@@ -7,7 +7,7 @@ use crate::support::needs::{Test, tests};
 use crate::world::{SERVER, World, is_open, is_protected, redirect, succeeds};
 
 /// The tests of this module.
-pub const TESTS: &[Test] = tests![cilium_is_pointed_out];
+pub const TESTS: &[Test] = tests![a_network_that_may_bypass_netfilter_is_pointed_out];
 
 /// The tests in which tc replaces Cilium's eBPF programs.
 pub const WITH_TC: &[Test] = tests![a_network_that_bypasses_netfilter_is_seen_from_a_pod];
@@ -60,18 +60,23 @@ fn a_network_that_bypasses_netfilter_is_seen_from_a_pod() {
     assert_eq!(canaries[1].written(), [""; 0], "the network of this pod is as it was");
 }
 
-fn cilium_is_pointed_out() {
-    let world = World::new();
-    let keeper = Process::start(&world.node, &["redirect", "install", "--keep"]);
-    keeper.line("redirect installed");
-    assert!(!redirect(&world.node, "check").stdout.contains("Cilium"));
-    assert_eq!(keeper.terminate().code(), Some(0));
+fn a_network_that_may_bypass_netfilter_is_pointed_out() {
+    for (interface, whose, remedy) in [
+        ("cilium_host", "this node's network is Cilium's", "bpf.hostLegacyRouting"),
+        ("bpfin.cali", "this node's network is Calico's", "bpfEnabled: false"),
+    ] {
+        let world = World::new();
+        let keeper = Process::start(&world.node, &["redirect", "install", "--keep"]);
+        keeper.line("redirect installed");
+        assert!(!redirect(&world.node, "check").stdout.contains(whose));
+        assert_eq!(keeper.terminate().code(), Some(0));
 
-    world.node.ip("link add cilium_host type veth peer name cilium_net");
-    let keeper = Process::start(&world.node, &["redirect", "install", "--keep"]);
-    keeper.line("this node's network is Cilium's");
-    let check = redirect(&world.node, "check");
-    succeeds(&check);
-    assert!(check.stdout.contains("bpf.hostLegacyRouting"), "{check:?}");
-    succeeds(&redirect(&world.pods[0], "install --mode sidecar --proxy-uid 61988"));
+        world.node.ip(&format!("link add {interface} type veth peer name other-end"));
+        let keeper = Process::start(&world.node, &["redirect", "install", "--keep"]);
+        keeper.line(whose);
+        let check = redirect(&world.node, "check");
+        succeeds(&check);
+        assert!(check.stdout.contains(remedy), "{check:?}");
+        succeeds(&redirect(&world.pods[0], "install --mode sidecar --proxy-uid 61988"));
+    }
 }

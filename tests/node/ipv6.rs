@@ -1,12 +1,13 @@
 //! Pods with IPv6, with and without IPv4, and nodes without it.
 
-use crate::process::Process;
+use crate::check::check;
 use crate::support::needs::{Test, tests};
 use crate::world::{SERVER, SERVER_V6, TOKEN, World, is_closed, is_protected, is_protected_at, redirect, succeeds};
 
 /// The tests of this module.
 pub const TESTS: &[Test] = tests![
     a_pod_without_ipv4_is_served,
+    a_route_of_ipv6_through_a_pod_takes_no_pod_from_the_redirect,
     a_pod_s_address_arrives_unchanged,
     a_node_without_ipv6_needs_none,
     a_pod_cannot_flood_by_ipv6,
@@ -18,7 +19,7 @@ fn a_pod_without_ipv4_is_served() {
     let pod = &world.pods[0];
     pod.ip("-4 addr flush dev eth0");
     pod.name_the_server("fd20:ce::254");
-    let check = || Process::run(pod, &["check"]);
+    let check = || check(pod, &[]);
     let open = check();
     assert!(open.code == Some(1) && open.stdout.contains("OPEN    GET http://[fd20:ce::254]/: "), "{open:?}");
     for tool in ["nft", "iptables"] {
@@ -34,6 +35,19 @@ fn a_pod_without_ipv4_is_served() {
         assert!(served.stdout.contains("a token for "), "{served:?}");
         assert!(!served.stdout.contains("GET http://169.254.169.254"), "{served:?}");
         assert_eq!(proxy.terminate().code(), Some(0));
+    }
+}
+
+/// A node that accepts router advertisements gets such a route from a pod.
+fn a_route_of_ipv6_through_a_pod_takes_no_pod_from_the_redirect() {
+    let world = World::new();
+    world.node.ip("-6 route add fd20:ce::/64 dev pod1");
+    let _proxy = world.proxy(&[]);
+    for tool in ["nft", "iptables"] {
+        succeeds(&redirect(&world.node, &format!("install --tool {tool}")));
+        world.pods.iter().for_each(is_protected);
+        let found = redirect(&world.node, &format!("check --tool {tool}"));
+        assert!(found.stdout.contains("not redirected: eth0 (IPv4), eth0 (IPv6)\n"), "{found:?}");
     }
 }
 

@@ -64,6 +64,8 @@ fn main() -> ExitCode {
     let trials = modules.iter().flat_map(|(module, tests)| needs::trials(module, &NEEDS, tests));
     let with_tc = [&NEEDS[..], &["tc with clsact and mirred"]].concat();
     let trials = trials.chain(needs::trials("dataplane", &with_tc, dataplane::WITH_TC));
+    let with_macvlan = [&NEEDS[..], &["macvlan"]].concat();
+    let trials = trials.chain(needs::trials("attacks", &with_macvlan, attacks::pods::WITH_MACVLAN));
     let with_python = [&NEEDS[..], &["python3"]].concat();
     let mut trials: Vec<Trial> =
         trials.chain(needs::trials("attacks", &with_python, attacks::packets::TESTS)).collect();

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 
 use crate::attacks::{Read, destination, proxy, read, read_briefly};
+use crate::check::check;
 use crate::process::Process;
 use crate::support::needs::{Test, tests};
 use crate::world::{SERVER, World, redirect, succeeds};
@@ -66,12 +67,12 @@ fn a_policy_is_named_where_nobody_answers() {
     let pod = &world.pods[0];
     let named = "docs/redirect.md#network-policies";
     allow(&world, IN_NETFILTER, "192.0.2.1:80");
-    let check = Process::run(pod, &["check"]);
-    assert_eq!(check.code, Some(2), "{check:?}");
-    assert!(check.stdout.contains(named), "{}", check.stdout);
+    let closed = check(pod, &[]);
+    assert_eq!(closed.code, Some(2), "{closed:?}");
+    assert!(closed.stdout.contains(named), "{}", closed.stdout);
     world.node.sh("nft delete table inet policies");
     proxy.kill();
-    let check = Process::run(pod, &["check"]);
-    assert_eq!(check.code, Some(2), "{check:?}");
-    assert!(!check.stdout.contains(named), "a proxy that is not there is no policy: {}", check.stdout);
+    let gone = check(pod, &[]);
+    assert_eq!(gone.code, Some(2), "{gone:?}");
+    assert!(!gone.stdout.contains(named), "a proxy that is not there is no policy: {}", gone.stdout);
 }

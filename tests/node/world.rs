@@ -20,19 +20,25 @@ pub const SERVER: &str = "http://169.254.169.254";
 pub const SERVER_V6: &str = "http://[fd20:ce::254]";
 
 /// Routes that bypass the proxy.
-pub const WAYS_ROUND: [&str; 4] = [
+pub const WAYS_ROUND: [&str; 5] = [
     "http://169.254.169.254:443",
     "http://169.254.169.254:8081",
     "http://169.254.169.254:8083",
     "http://[fd20:ce::254]:443",
+    "http://169.254.169.254:8080",
 ];
 
+/// A port of the server that is none of its services.
+pub const OTHER_PORT: u16 = 9090;
+
 /// Addresses that the mock listens on.
-const MOCKS: [&str; 6] = [
+const MOCKS: [&str; 8] = [
     "169.254.169.254:80",
     "169.254.169.254:443",
+    "169.254.169.254:8080",
     "169.254.169.254:8081",
     "169.254.169.254:8083",
+    "169.254.169.254:9090",
     "[fd20:ce::254]:80",
     "[fd20:ce::254]:443",
 ];

@@ -3,7 +3,7 @@
 use std::future::Future;
 
 use super::spoofing::{Cause, Spoofed};
-use super::{Error, Found, Installed, Keeper, Metrics, NotInstalled, Redirect, State, remove};
+use super::{Error, Found, Installed, Keeper, Metrics, Mode, NotInstalled, Redirect, State, remove};
 
 /// The command's action on the rules.
 #[derive(Debug)]
@@ -101,6 +101,9 @@ async fn report(redirect: &Redirect) -> Result<bool, Error> {
     let what = match &state {
         State::Installed | State::Unbounded => {
             println!("the redirect is installed");
+            if matches!(redirect.settings.mode, Mode::DaemonSet { .. }) {
+                println!("packets that arrive on the uplinks are not redirected: {}", redirect.uplinks());
+            }
             if state == State::Unbounded {
                 let why = redirect.obstacle_to_bound().await;
                 let why = why.map_or_else(|| "it would be accepted now".to_owned(), |why| why.to_string());

@@ -8,15 +8,27 @@
 
 use std::path::Path;
 
-/// Cilium's own interface. It exists with any settings.
-const CILIUM: &str = "/sys/class/net/cilium_host";
-
-/// Reason why the rules may have no effect on this node, with advice. `None` if there is no sign of it.
-pub(super) fn doubt() -> Option<&'static str> {
-    Path::new(CILIUM).exists().then_some(
+/// Interfaces of networks that may do so, each with advice: one that Cilium has with any settings, and one that Calico has only with
+/// its eBPF data plane.
+const TRACES: [(&str, &str); 2] = [
+    (
+        "cilium_host",
         "this node's network is Cilium's. With eBPF host routing ('cilium-dbg status': Host: BPF), pods' packets bypass \
          these rules, and pods reach the metadata server itself. If they do, this node's canary is not ready \
          (components/canary, Helm: canary.enabled), and 'gce-metadata-proxy check' in a pod says so. Then set \
          bpf.hostLegacyRouting=true in Cilium's values, or use deploy/overlays/cilium",
-    )
+    ),
+    (
+        "bpfin.cali",
+        "this node's network is Calico's, with its eBPF data plane. It may send pods' packets past these rules, and pods then \
+         reach the metadata server itself. If they do, this node's canary is not ready (components/canary, Helm: \
+         canary.enabled), and 'gce-metadata-proxy check' in a pod says so. Then set bpfEnabled: false in Calico's \
+         FelixConfiguration (of its operator: linuxDataplane: Iptables or Nftables)",
+    ),
+];
+
+/// Reason why the rules may have no effect on this node, with advice. `None` if there is no sign of it.
+pub(super) fn doubt() -> Option<&'static str> {
+    let exists = |interface: &str| Path::new("/sys/class/net").join(interface).exists();
+    TRACES.into_iter().find(|(interface, _)| exists(interface)).map(|(_, advice)| advice)
 }

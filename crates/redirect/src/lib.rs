@@ -12,8 +12,8 @@
 //!   one pod then costs the proxy nothing, and each other pod has its own rate. The rate is far above the needs of honest
 //!   pods, even when all of them start at once.
 //! - *redirect*, before routing: sends TCP to port 80 of 169.254.169.254 and `fd20:ce::254` to the proxy, except packets
-//!   received on an uplink, the interface on the node's own route to the metadata server. No pod is behind an uplink, and a
-//!   neighbour that used the node as a router would get the node's tokens.
+//!   received on an uplink, the interface on the node's own route to the metadata server by that IP version. No pod is behind an
+//!   uplink, and a neighbour that used the node as a router would get the node's tokens.
 //! - *bypass*, on forwarding: resets all other TCP to or from the metadata server, except DNS. This covers
 //!   HTTPS on 443, ports 8081 and 8083, any port that Google may open later, the same over IPv6, and connections opened
 //!   before the redirect. (A destination is rewritten only for the first packet of a
@@ -117,6 +117,7 @@ use addresses::Presence;
 use found::Found;
 use plan::Plan;
 use spoofing::{Cause, Spoofed};
+use uplinks::Uplinks;
 
 /// User ID of the proxy in a sidecar: in the image, and in the manifests in `deploy/sidecar`. Packets of this
 /// user bypass the redirect, so no application may run as it. Hence it is not a common one (0, 1000, 65532 of
@@ -208,7 +209,7 @@ impl Redirect {
         match (&self.settings.mode, self.settings.opened.drop_spoofed) {
             (Mode::Sidecar { .. }, _) | (_, DropSpoofed::True) => Spoofed::Dropped,
             (_, DropSpoofed::False) => Spoofed::LetPass(Cause::Flag),
-            (_, DropSpoofed::Auto) => spoofing::scan(&self.uplinks()),
+            (_, DropSpoofed::Auto) => spoofing::scan(&self.uplinks().names()),
         }
     }
 
@@ -263,11 +264,11 @@ impl Redirect {
         if first_edition::needs_guard(tools).await { plan.guarding_loopback() } else { plan }
     }
 
-    fn uplinks(&self) -> Vec<String> {
+    fn uplinks(&self) -> Uplinks {
         match &self.settings.mode {
-            Mode::DaemonSet { uplinks: Some(named) } => named.clone(),
-            Mode::DaemonSet { uplinks: None } => uplinks::find(),
-            Mode::Sidecar { .. } => Vec::new(),
+            Mode::DaemonSet { uplinks: Some(named) } => Uplinks::named(named),
+            Mode::DaemonSet { uplinks: None } => Uplinks::find(),
+            Mode::Sidecar { .. } => Uplinks::default(),
         }
     }
 

@@ -237,19 +237,22 @@ table inet gce_metadata_proxy {
 \t}
 \tchain no_flood {
 \t\ttype filter hook prerouting priority -115; policy accept;
-\t\tiifname \"ens4\" return
+\t\tiifname \"ens4\" ip daddr 169.254.169.254 return
+\t\tiifname \"ens4\" ip6 daddr fd20:ce::254 return
 \t\tip daddr 169.254.169.254 tcp dport 80 ct state new fib saddr . iif oif exists update @new_connections { ip saddr limit rate over 500/second burst 5000 packets } counter drop
 \t\tip6 daddr fd20:ce::254 tcp dport 80 ct state new fib saddr . iif oif exists update @new_connections_v6 { ip6 saddr limit rate over 500/second burst 5000 packets } counter drop
 \t}
 \tchain no_spoofing {
 \t\ttype filter hook prerouting priority -120; policy accept;
-\t\tiifname \"ens4\" return
+\t\tiifname \"ens4\" ip daddr 169.254.169.254 return
+\t\tiifname \"ens4\" ip6 daddr fd20:ce::254 return
 \t\tip daddr 169.254.169.254 fib saddr . iif oif missing drop
 \t\tip6 daddr fd20:ce::254 fib saddr . iif oif missing drop
 \t}
 \tchain to_proxy {
 \t\ttype nat hook prerouting priority -110; policy accept;
-\t\tiifname \"ens4\" return
+\t\tiifname \"ens4\" ip daddr 169.254.169.254 return
+\t\tiifname \"ens4\" ip6 daddr fd20:ce::254 return
 \t\tip daddr 169.254.169.254 tcp dport 80 dnat ip to 169.254.169.252:988
 \t\tip6 daddr fd20:ce::254 tcp dport 80 dnat ip6 to [fd20:ce::252]:988
 \t}

@@ -6,6 +6,7 @@ mod chains;
 use std::net::SocketAddr;
 
 use super::rule::{Chain, Name, Rule, When};
+use super::uplinks::Uplinks;
 use super::{Destination, Mode, Opened, Settings};
 use chains::{LOOPBACK, bound, bypass, guard, guard_loopback, guard_port, guard_proxy, guard_with, leaving};
 
@@ -30,7 +31,7 @@ pub(super) struct Plan {
 
 impl Plan {
     /// Builds the rules for these settings. On a node, packets received on the uplinks are not from pods.
-    pub(super) fn new(settings: &Settings, uplinks: &[String]) -> Self {
+    pub(super) fn new(settings: &Settings, uplinks: &Uplinks) -> Self {
         let bypass = bypass(&settings.mode, &settings.opened);
         // A route to the server that stays open is not redirected.
         let to: Vec<SocketAddr> =
@@ -155,7 +156,7 @@ pub(super) mod tests {
 
     /// A node's plan, with one port left open.
     pub(in super::super) fn node() -> Plan {
-        Plan::new(&node_settings(&destination::PROXY), &["ens4".to_owned()])
+        Plan::new(&node_settings(&destination::PROXY), &Uplinks::named(&["ens4".to_owned()]))
     }
 
     /// A pod's plan, with IPv6 left open.
@@ -166,7 +167,7 @@ pub(super) mod tests {
             is_shared: false,
             opened: Opened { routes: Routes { ports: Vec::new(), ipv6: true }, ..Opened::default() },
         };
-        Plan::new(&settings, &[])
+        Plan::new(&settings, &Uplinks::default())
     }
 
     fn node_settings(to: &[SocketAddr]) -> Settings {
@@ -184,7 +185,8 @@ pub(super) mod tests {
 
     #[test]
     fn rules_of_other_settings_have_other_marks() {
-        let (marks, others) = (node().marks(), Plan::new(&node_settings(&destination::PROXY), &[]).marks());
+        let (marks, others) =
+            (node().marks(), Plan::new(&node_settings(&destination::PROXY), &Uplinks::default()).marks());
         assert!(!marks.iter().any(|mark| others.contains(mark)), "{marks:?}");
         assert_eq!(marks, node().marks());
     }
@@ -192,7 +194,7 @@ pub(super) mod tests {
     /// nft allows 128 bytes, and the tools escape these characters.
     #[test]
     fn marks_are_valid_comments() {
-        let elsewhere = Plan::new(&node_settings(&[([10, 128, 0, 2], 988).into()]), &[]);
+        let elsewhere = Plan::new(&node_settings(&[([10, 128, 0, 2], 988).into()]), &Uplinks::default());
         for mark in [node(), pod(), elsewhere].iter().flat_map(Plan::marks) {
             assert!(mark.len() < 128 && !mark.contains(['"', '\'', '\\']), "{mark}");
         }
@@ -204,7 +206,7 @@ pub(super) mod tests {
         assert_eq!((node().has_bound(), without.has_bound(), without.without_bound()), (true, false, None));
         let mut off = node_settings(&destination::PROXY);
         off.opened.max_new_connections = None;
-        let off = Plan::new(&off, &["ens4".to_owned()]);
+        let off = Plan::new(&off, &Uplinks::named(&["ens4".to_owned()]));
         assert_eq!((&off.chains, off.without_bound()), (&without.chains, None));
         for other in [off, node()] {
             assert!(!without.marks().iter().any(|mark| other.marks().contains(mark)), "{:?}", without.marks());
@@ -215,7 +217,7 @@ pub(super) mod tests {
     fn only_a_node_s_rules_drop_spoofed_packets_unless_that_is_off() {
         let mut off = node_settings(&destination::PROXY);
         off.opened.drop_spoofed = DropSpoofed::False;
-        let off = Plan::new(&off, &["ens4".to_owned()]);
+        let off = Plan::new(&off, &Uplinks::named(&["ens4".to_owned()]));
         assert_eq!([node(), off, pod()].map(|plan| plan.drops_spoofed()), [true, false, false]);
     }
 
@@ -233,7 +235,10 @@ pub(super) mod tests {
 
     #[test]
     fn only_redirected_pods_reach_a_network_address() {
-        let guard = Plan::new(&node_settings(&[([10, 128, 0, 2], 988).into()]), &[]).chains.pop().expect("a guard");
+        let guard = Plan::new(&node_settings(&[([10, 128, 0, 2], 988).into()]), &Uplinks::default())
+            .chains
+            .pop()
+            .expect("a guard");
         let last = guard.rules.last().expect("rules");
         assert_eq!((guard.name, last.then), (Name::Guard, Then::Drop));
         let to = Hosts { addr: IpAddr::from([10, 128, 0, 2]), prefix: 32 };
@@ -271,7 +276,7 @@ pub(super) mod tests {
     fn ipv6_that_stays_open_is_not_redirected() {
         let mut settings = node_settings(&destination::PROXY);
         settings.opened.routes.ipv6 = true;
-        let chains = Plan::new(&settings, &[]).chains;
+        let chains = Plan::new(&settings, &Uplinks::default()).chains;
         let with_ipv6 = chains.iter().filter(|chain| chain.rules.iter().any(Rule::is_v6)).map(|chain| chain.name);
         assert_eq!(with_ipv6.collect::<Vec<_>>(), [Name::Guard], "the proxy listens there all the same");
     }

@@ -1,24 +1,75 @@
-//! Finds the uplinks: the interfaces on the node's routes to the metadata server. Packets received on them come from
-//! outside the node.
+//! [`Uplinks`]: the interfaces on the node's routes to the metadata server. Packets received on them come from outside the node.
+//!
+//! By IP version: a pod that made an interface of pods an uplink would keep all behind it from the redirect. A route of IPv6 may come
+//! from the network, by a router advertisement, and a pod can send those where the node accepts them. So an interface of pods is an
+//! uplink only if the route of IPv4, which comes from the node's own configuration, leads by it as well (such as where the node is
+//! itself a container, with a veth).
 
-use std::net::IpAddr;
+use std::collections::HashSet;
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
 
 use super::destination::{METADATA_V4, METADATA_V6};
+use base::links::{self, Link};
 use base::routes::{self, Route};
 
-/// The interfaces with the most specific route to an address of the metadata server. Empty if there is none.
-pub(super) fn find() -> Vec<String> {
-    let routes = routes::list().unwrap_or_default();
-    let mut found = leading_to(&routes, METADATA_V4.into());
-    found.extend(leading_to(&routes, METADATA_V6.into()));
-    let mut seen = Vec::new();
-    found.retain(|interface| {
-        !seen.contains(interface) && {
-            seen.push(interface.clone());
-            true
-        }
-    });
-    found
+/// The uplinks, for the packets of each IP version.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Uplinks {
+    v4: Vec<String>,
+    v6: Vec<String>,
+}
+
+impl Uplinks {
+    /// These, for both IP versions.
+    pub(super) fn named(names: &[String]) -> Self {
+        Self { v4: names.to_vec(), v6: names.to_vec() }
+    }
+
+    /// The interfaces with the most specific route to an address of the metadata server. Empty if there is none.
+    pub(super) fn find() -> Self {
+        Self::of(&routes::list().unwrap_or_default(), &links::list().unwrap_or_default())
+    }
+
+    fn of(routes: &[Route], links: &[Link]) -> Self {
+        let v4 = unique(leading_to(routes, METADATA_V4.into()));
+        let is_trusted =
+            |route: &&Route| v4.is_empty() || v4.contains(&route.interface) || !may_be_of_pods(links, &route.interface);
+        let trusted: Vec<Route> = routes.iter().filter(is_trusted).cloned().collect();
+        let v6 = unique(leading_to(&trusted, METADATA_V6.into()));
+        Self { v4, v6 }
+    }
+
+    /// Those for packets to this address.
+    pub(super) fn towards(&self, to: SocketAddr) -> &[String] {
+        if to.is_ipv4() { &self.v4 } else { &self.v6 }
+    }
+
+    /// All, for both IP versions.
+    pub(super) fn names(&self) -> Vec<String> {
+        unique(self.v4.iter().chain(&self.v6).cloned().collect())
+    }
+}
+
+/// For operators.
+impl fmt::Display for Uplinks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let list = |names: &[String]| if names.is_empty() { "none".to_owned() } else { names.join(", ") };
+        write!(f, "{} (IPv4), {} (IPv6)", list(&self.v4), list(&self.v6))
+    }
+}
+
+fn unique(mut names: Vec<String>) -> Vec<String> {
+    let mut seen = HashSet::new();
+    names.retain(|name| seen.insert(name.clone()));
+    names
+}
+
+/// Whether an interface is a veth, or a bridge with a veth as a port. The interfaces of pods are.
+fn may_be_of_pods(links: &[Link], name: &str) -> bool {
+    let Some(link) = links.iter().find(|link| link.name == name) else { return false };
+    let is_veth = |link: &Link| link.kind == "veth";
+    is_veth(link) || links.iter().any(|port| port.master == Some(link.index) && is_veth(port))
 }
 
 fn leading_to(routes: &[Route], to: IpAddr) -> Vec<String> {
@@ -58,12 +109,46 @@ mod tests {
         }
     }
 
+    const NONE: &str = "00000000000000000000000000000000";
+
+    fn route(to: &str, length: &str, flags: &str, interface: &str) -> String {
+        format!("{to} {length} {NONE} 00 {NONE} 00000400 00000001 00000000 {flags} {interface}\n")
+    }
+
+    fn link(index: u32, name: &str, kind: &str, master: Option<u32>) -> Link {
+        Link { index, name: name.to_owned(), is_up: true, kind: kind.to_owned(), master, leads_elsewhere: false }
+    }
+
+    /// A pod sent a router advertisement, with a route to the server's network.
+    #[test]
+    fn no_interface_of_pods_becomes_an_uplink_by_a_route_of_ipv6() {
+        let own = route(NONE, "00", "00000003", "ens4");
+        let advertised = |interface| route("fd2000ce000000000000000000000000", "40", "00000003", interface);
+        let links = [
+            link(2, "ens4", "", None),
+            link(3, "cni0", "bridge", None),
+            link(4, "veth1", "veth", Some(3)),
+            link(5, "br0", "bridge", None),
+            link(6, "ens5", "", Some(5)),
+            link(7, "eth0", "veth", None),
+        ];
+        let by_v4 = |interface: &str| format!("{HEADER}{}", DEFAULT.replace("ens4", interface));
+        for (what, v4, v6, expected) in [
+            ("a bridge of pods", by_v4("ens4"), [own.clone(), advertised("cni0")].concat(), "ens4 (IPv4), ens4 (IPv6)"),
+            ("a pod's link", by_v4("ens4"), [own.clone(), advertised("eth0")].concat(), "ens4 (IPv4), ens4 (IPv6)"),
+            ("without another route", by_v4("ens4"), advertised("cni0"), "ens4 (IPv4), none (IPv6)"),
+            ("a bridge of hardware", by_v4("ens4"), advertised("br0"), "ens4 (IPv4), br0 (IPv6)"),
+            ("a node that is a container", by_v4("eth0"), advertised("eth0"), "eth0 (IPv4), eth0 (IPv6)"),
+            ("the same without IPv4", HEADER.to_owned(), advertised("eth0"), "none (IPv4), eth0 (IPv6)"),
+        ] {
+            let routes = [parse_v4(&v4), parse_v6(&v6)].concat();
+            assert_eq!(Uplinks::of(&routes, &links).to_string(), expected, "{what}");
+        }
+    }
+
     #[test]
     fn the_most_specific_route_of_ipv6_determines_it_too() {
-        let none = "00000000000000000000000000000000";
-        let route = |to: &str, length: &str, flags: &str, interface: &str| {
-            format!("{to} {length} {none} 00 {none} 00000400 00000001 00000000 {flags} {interface}\n")
-        };
+        let none = NONE;
         let default = route(none, "00", "00000003", "ens4");
         let network = route("fd2000ce000000000000000000000000", "40", "00000001", "ens5");
         let nowhere = route(none, "00", "00200200", "lo");

@@ -1,7 +1,12 @@
-//! Capabilities by which a container goes past a proxy in its own pod.
+//! Capabilities by which a container goes past the proxy.
 //!
-//! There the redirect recognises the proxy's packets by their user, and sees only packets that leave through IP sockets. On a node
-//! these capabilities do not help: all packets of a pod arrive through its interface.
+//! Past a proxy in its own pod, by three: there the redirect recognises the proxy's packets by their user, and sees only packets that
+//! leave through IP sockets.
+//!
+//! Past the node's, by `NET_ADMIN` alone: all packets of a pod arrive through its interfaces, and with `NET_ADMIN` a pod makes more of
+//! them. The other end of its interface is a handle to the node's network (`link-netnsid`), for which the kernel asks for `NET_ADMIN`
+//! in the user namespace that owns that network. A pod without a user namespace of its own has it there: it may place a macvlan over
+//! the node's uplink, whose packets pass no rule of the node.
 
 use std::fs;
 
@@ -11,15 +16,34 @@ use redirect::SIDECAR_UID;
 /// Their numbers (`linux/capability.h`), and how each bypasses the redirect.
 const HARMFUL: [(u32, &str); 3] = [
     (7, "SETUID (it can act as the user of the proxy)"),
-    (12, "NET_ADMIN (it can change the rules)"),
+    (NET_ADMIN, "NET_ADMIN (it can change the rules)"),
     (13, "NET_RAW (its packets do not pass the rules)"),
 ];
 
-/// `None` where no proxy listens in this pod.
+const NET_ADMIN: u32 = 12;
+
+/// The user IDs of a user namespace that is the machine's own: all, each as itself.
+const INITIAL: [&str; 3] = ["0", "0", "4294967295"];
+
+/// `None` where no capability matters.
 pub(super) fn of_this_container() -> Option<Finding> {
     let read = |path| fs::read_to_string(path).unwrap_or_default();
     let has_proxy = ["/proc/self/net/tcp", "/proc/self/net/tcp6"].into_iter().any(|path| has_proxy(&read(path)));
-    has_proxy.then(|| judge(&read("/proc/self/status")))
+    let status = read("/proc/self/status");
+    if has_proxy { Some(judge(&status)) } else { past_the_node(&status, &read("/proc/self/uid_map")) }
+}
+
+/// `None` if the container cannot change the node's network.
+fn past_the_node(status: &str, users: &str) -> Option<Finding> {
+    let is_initial = users.split_whitespace().eq(INITIAL);
+    (is_initial && holds(status, NET_ADMIN)).then(|| {
+        let tried = "the capabilities of this container, in the machine's user namespace";
+        let seen = "with NET_ADMIN it can place an interface over the node's uplink, and go round the redirect by that";
+        Finding::new("capabilities", Verdict::Unprotected, tried, seen).advising(
+            "take NET_ADMIN from this container (securityContext.capabilities), or give its pod a user namespace (hostUsers: \
+             false); Pod Security's level 'baseline' refuses NET_ADMIN",
+        )
+    })
 }
 
 /// Whether the user of the proxy has a socket that listens. Fields: number, own address, peer, state (0A: it listens), queues,
@@ -32,14 +56,16 @@ fn has_proxy(sockets: &str) -> bool {
     sockets.lines().any(listens)
 }
 
-/// A capability counts that the container has, or can get by a program that has it.
-fn judge(status: &str) -> Finding {
+/// Whether the container has a capability, or can get it by a program that has it.
+fn holds(status: &str, capability: u32) -> bool {
     let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).map_or("", str::trim);
     let set = |name| u64::from_str_radix(field(name), 16).unwrap_or(0);
     let bound = if field("NoNewPrivs:") == "1" { 0 } else { set("CapBnd:") };
-    let held = bound | set("CapPrm:");
-    let found: Vec<&str> =
-        HARMFUL.iter().filter(|(number, _)| held & (1 << number) != 0).map(|(_, what)| *what).collect();
+    (bound | set("CapPrm:")) & (1 << capability) != 0
+}
+
+fn judge(status: &str) -> Finding {
+    let found: Vec<&str> = HARMFUL.iter().filter(|(number, _)| holds(status, *number)).map(|(_, what)| *what).collect();
     let tried = "the capabilities of this container, beside the proxy of its pod";
     if found.is_empty() {
         return Finding::new("capabilities", Verdict::Protected, tried, "none leads past the proxy");
@@ -71,6 +97,29 @@ mod tests {
         assert_eq!(judge(&user).verdict, Verdict::Unprotected, "a program with capabilities of its own has them");
         assert_eq!(judge(&user.replace("NoNewPrivs:\t0", "NoNewPrivs:\t1")).verdict, Verdict::Protected);
         assert_eq!(judge(&CONTAINERD.replace("NoNewPrivs:\t0", "NoNewPrivs:\t1")).verdict, Verdict::Unprotected);
+    }
+
+    #[test]
+    fn net_admin_leads_past_the_node_s_proxy_unless_the_pod_has_users_of_its_own() {
+        const MACHINE: &str = "         0          0 4294967295\n";
+        const POD: &str = "         0     131072      65536\n";
+        let none = "CapPrm:\t0000000000000000\nCapBnd:\t0000000000000000\nNoNewPrivs:\t0\n";
+        let held = none.replace("CapPrm:\t0000000000000000", "CapPrm:\t0000000000001000");
+        let bound = none.replace("CapBnd:\t0000000000000000", "CapBnd:\t0000000000001000");
+        let out_of_reach = bound.replace("NoNewPrivs:\t0", "NoNewPrivs:\t1");
+        for (status, users, is_open) in [
+            (&*held, MACHINE, true),
+            (&*bound, MACHINE, true),
+            (&*out_of_reach, MACHINE, false),
+            (CONTAINERD, MACHINE, false),
+            (none, MACHINE, false),
+            (&*held, POD, false),
+            (&*held, "", false),
+        ] {
+            let found = past_the_node(status, users);
+            let expected = is_open.then_some(Verdict::Unprotected);
+            assert_eq!(found.map(|found| found.verdict), expected, "{status} {users}");
+        }
     }
 
     #[test]

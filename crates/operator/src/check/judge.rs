@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::probe::{Exchange, Response};
 use crate::finding;
 use proxy::failure::OWN_TOKEN;
+use proxy::policy::Choice;
 use proxy::reply;
 use redirect::{METADATA_V4, METADATA_V6};
 use telemetry::labels;
@@ -57,6 +58,10 @@ const ALLOW: &str = "somebody drops packets on the way or answers too late. If n
                      its requests: docs/redirect.md#network-policies says which address. Otherwise check that the proxy of \
                      this node is running and ready (see its log and /readyz)";
 const NO_OWN_TOKEN: &str = "do what the sentence says; docs/identity-operations.md#when-pods-get-no-tokens has more";
+const PASSED_ON: &str = "the request reached the server. If the proxy answers here (the first line), it runs with --policy-mode audit, \
+                         or with a policy that conceals too little: its /statusz says which";
+const BLOCK: &str = "no rule of this node sees the packets of this interface: its network must not lead to the metadata server, or pods \
+                     must not have it";
 const CONCEAL: &str = "check that the proxy answers here (the first line), and which policy it uses";
 
 pub(super) fn proxied(exchange: &Exchange) -> Finding {
@@ -76,6 +81,18 @@ pub(super) fn other_address(exchange: &Exchange, is_allowed: bool) -> Finding {
             finding("proxied", exchange, Verdict::Allowed, "it is open, as --redirect-allow says".to_owned(), None)
         }
         Ok(_) => proxied(exchange),
+    }
+}
+
+/// The server through another interface of this pod, which may lead nowhere.
+pub(super) fn other_interface(exchange: &Exchange) -> Finding {
+    match &exchange.outcome {
+        Err(error) => finding("proxied", exchange, Verdict::Protected, format!("it is closed: {error}"), None),
+        Ok(answer) if is_ours(answer) => proxied(exchange),
+        Ok(answer) => {
+            let seen = format!("answered by {}, not by the proxy", who(answer));
+            finding("proxied", exchange, Verdict::Unprotected, seen, Some(BLOCK))
+        }
     }
 }
 
@@ -99,21 +116,49 @@ pub(super) fn is_listing(request: &str) -> bool {
     request.contains('?')
 }
 
+/// Whether each built-in policy conceals what is requested, in any API version. So nobody but the proxy refuses it, whether the
+/// server has it or not.
+pub(super) fn is_always_concealed(request: &str) -> bool {
+    request.ends_with("/attributes/kube-env")
+}
+
 pub(super) fn secret(exchange: &Exchange) -> Finding {
-    let holds_secrets = |answer: &Response| {
-        !is_listing(&exchange.request) || String::from_utf8_lossy(&answer.body).contains("kube-env")
-    };
     let (verdict, seen, advice) = match &exchange.outcome {
-        Ok(answer) if answer.status.is_success() && holds_secrets(answer) => {
+        Ok(answer) if answer.status.is_success() && !is_listing(&exchange.request) => {
             (Verdict::Unprotected, format!("{} returns it", who(answer)), Some(CONCEAL))
         }
-        Ok(answer) if answer.status.is_success() => {
-            (Verdict::Protected, "answered without the secret values".to_owned(), None)
+        Ok(answer) if answer.status.is_success() => match secrets_in(&answer.body) {
+            secrets if secrets.is_empty() => {
+                (Verdict::Protected, "answered without the secret values".to_owned(), None)
+            }
+            secrets => {
+                let seen = format!("{} returns it with {}", who(answer), secrets.join(", "));
+                (Verdict::Unprotected, seen, Some(CONCEAL))
+            }
+        },
+        Ok(answer) if is_refusal(answer) && !is_ours(answer) && is_always_concealed(&exchange.request) => {
+            let seen = format!("{}: {} was asked, and does not have it", answer.status.as_u16(), who(answer));
+            (Verdict::Unprotected, seen, Some(PASSED_ON))
         }
         Ok(answer) => refused(answer),
         Err(error) => silence(error),
     };
     finding("concealed", exchange, verdict, seen, advice)
+}
+
+/// The names in a recursive read of attributes that the policy `compat` conceals.
+fn secrets_in(attributes: &[u8]) -> Vec<String> {
+    let Ok(attributes) = serde_json::from_slice::<serde_json::Map<String, serde_json::Value>>(attributes) else {
+        // Of no known format. The name would be there in any.
+        let has_secrets = String::from_utf8_lossy(attributes).contains("kube-env");
+        return has_secrets.then(|| "kube-env".to_owned()).into_iter().collect();
+    };
+    let compat = Choice::default().load().expect("it is built in");
+    attributes
+        .into_iter()
+        .map(|(name, _)| name)
+        .filter(|name| !compat.shows(&format!("instance/attributes/{name}")))
+        .collect()
 }
 
 /// Whether pods get the node's identity tokens. Tokens of the pod's own account are fine: with workload identity, the proxy
@@ -214,11 +259,15 @@ fn refused(answer: &Response) -> (Verdict, String, Option<&'static str>) {
     let status = answer.status.as_u16();
     match status {
         403 if is_ours(answer) => (Verdict::Protected, "403: the proxy conceals it".to_owned(), None),
-        401 | 403..=405 => {
+        _ if is_refusal(answer) => {
             (Verdict::Protected, format!("{status}: {} does not have it or refuses it", who(answer)), None)
         }
         _ => (Verdict::Trouble, format!("{status} from {}", who(answer)), Some(START)),
     }
+}
+
+fn is_refusal(answer: &Response) -> bool {
+    matches!(answer.status.as_u16(), 401 | 403..=405)
 }
 
 /// Nobody answers. A proxy that is not there is refused by the kernel at once; a network policy says nothing.
@@ -247,7 +296,12 @@ fn who(answer: &Response) -> String {
 
 #[cfg(test)]
 mod tests {
+    use strum::VariantNames;
+
+    use super::super::SECRETS;
     use super::*;
+    use protocol::metadata::{MetadataPath, Query, Request};
+    use proxy::policy::{BuiltIn, Decision, Source};
 
     fn exchange(status: u16, server: Option<&str>, body: &'static str) -> Exchange {
         let status = StatusCode::from_u16(status).expect("a status");
@@ -289,6 +343,17 @@ mod tests {
     }
 
     #[test]
+    fn another_interface_leads_to_the_proxy_or_nowhere() {
+        for (answer, verdict) in [
+            (exchange(200, OURS, ""), Verdict::Protected),
+            (exchange(200, REAL, ""), Verdict::Unprotected),
+            (failed(), Verdict::Protected),
+        ] {
+            assert_eq!(other_interface(&answer).verdict, verdict, "{answer:?}");
+        }
+    }
+
+    #[test]
     fn a_secret_is_unprotected_only_if_it_is_returned() {
         for (status, verdict) in [
             (200, Verdict::Unprotected),
@@ -300,10 +365,55 @@ mod tests {
             assert_eq!(secret(&exchange(status, REAL, "x")).verdict, verdict, "{status}");
             assert_eq!(identity(&exchange(status, REAL, "x"), &exchange(200, REAL, "")).verdict, verdict, "{status}");
         }
+    }
+
+    #[test]
+    fn a_listing_holds_secrets_if_compat_conceals_any_of_its_names() {
         let directory =
             |body| Exchange { request: "GET http://h/a/?recursive=true".to_owned(), ..exchange(200, OURS, body) };
-        assert_eq!(secret(&directory(r#"{"cluster-name":"a"}"#)).verdict, Verdict::Protected);
-        assert_eq!(secret(&directory(r#"{"kube-env":"a"}"#)).verdict, Verdict::Unprotected);
+        for (body, verdict) in [
+            (r#"{"cluster-name":"a"}"#, Verdict::Protected),
+            ("{}", Verdict::Protected),
+            (r#"{"kube-env":"a"}"#, Verdict::Unprotected),
+            (r#"{"cluster-name":"a","user-data":"b"}"#, Verdict::Unprotected),
+            (r#"{"ssh-keys":"a"}"#, Verdict::Unprotected),
+            (r#"{"sshKeys":"a"}"#, Verdict::Unprotected),
+            (r#"{"startup-script":"a"}"#, Verdict::Unprotected),
+            (r#"{"kubeconfig":"a"}"#, Verdict::Unprotected),
+            ("kube-env a\n", Verdict::Unprotected),
+            ("cluster-name a\n", Verdict::Protected),
+        ] {
+            assert_eq!(secret(&directory(body)).verdict, verdict, "{body}");
+        }
+        let seen = secret(&directory(r#"{"user-data":"password"}"#)).seen;
+        assert!(seen.contains("user-data") && !seen.contains("password"), "names and no values: {seen}");
+    }
+
+    #[test]
+    fn what_every_policy_conceals_is_refused_by_the_proxy_or_by_nobody() {
+        let node = |status, server| {
+            let request = "HEAD http://169.254.169.254/computeMetadata/v1/instance/attributes/kube-env".to_owned();
+            secret(&Exchange { request, ..exchange(status, server, "") })
+        };
+        for (status, server, verdict) in [
+            (403, OURS, Verdict::Protected),
+            (404, OURS, Verdict::Protected),
+            (404, REAL, Verdict::Unprotected),
+            (403, REAL, Verdict::Unprotected),
+            (503, REAL, Verdict::Trouble),
+        ] {
+            assert_eq!(node(status, server).verdict, verdict, "{status} {server:?}");
+        }
+        assert!(node(404, REAL).advice.is_some_and(|advice| advice.contains("--policy-mode audit")));
+        for path in SECRETS.into_iter().filter(|path| is_always_concealed(path)) {
+            let path = MetadataPath::parse(&path.parse().expect("a target")).expect("a path");
+            for built_in in BuiltIn::VARIANTS {
+                let choice = Choice { source: Source::parse(built_in), recursive: None };
+                let policy = choice.load().expect("it is built in");
+                let request = Request::get(path.clone(), Query::default());
+                assert!(matches!(policy.judge(&request), Decision::Conceal(_)), "{built_in} shows {path}");
+            }
+        }
     }
 
     #[test]

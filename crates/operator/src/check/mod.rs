@@ -26,6 +26,7 @@ mod canary;
 mod capabilities;
 mod command;
 mod credential;
+mod interfaces;
 mod judge;
 mod pages;
 mod probe;
@@ -37,7 +38,7 @@ use std::net::{IpAddr, SocketAddr, UdpSocket};
 use http::Method;
 use tokio::task::JoinSet;
 
-use probe::{Client, Exchange, connect, resolve};
+use probe::{Client, Exchange, ask_through, connect, resolve};
 use redirect::{METADATA_V4, METADATA_V6, Routes};
 
 pub use canary::Canary;
@@ -48,11 +49,12 @@ pub use report::Report;
 /// The host name that client libraries use.
 const NAME: &str = "metadata.google.internal";
 
-/// The server's other services: HTTPS, snapshots and workload identities. The last two are known from the guest
-/// agent's configuration.
-const OTHER_PORTS: [u16; 3] = [443, 8081, 8083];
+/// The server's other services: HTTPS, the ALTS handshaker, which speaks for the node's account, snapshots and workload
+/// identities. The last two are known from the guest agent's configuration.
+const OTHER_PORTS: [u16; 4] = [443, 8080, 8081, 8083];
 
 const HTTP: u16 = 80;
+const DNS: u16 = 53;
 
 /// Paths that a pod must not be able to read. The first holds the credentials of GKE nodes.
 const SECRETS: [&str; 4] = [
@@ -71,9 +73,11 @@ const ALIASES: &str = "/computeMetadata/v1/instance/service-accounts/default/ali
 const TOKEN: &str = "/computeMetadata/v1/instance/service-accounts/default/token";
 
 /// One check.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 enum Try {
     Address,
+    /// The server through another interface of this pod, by its name, whatever the routes say.
+    OtherInterface(String),
     /// The server's address of another IP version, which this pod can use as well.
     OtherAddress(SocketAddr),
     Name,
@@ -93,8 +97,9 @@ enum Try {
 /// the routes that the redirect leaves open.
 async fn once(admin: SocketAddr, open: &Routes) -> Report {
     let (server, others) = servers();
-    let tries = others.chain([Try::Name]).chain(at_the_address()).chain(ways_round());
-    let tries = tries.chain([Try::Capabilities, Try::Credential(admin)]);
+    let tries = others.chain([Try::Name]).chain(at_the_address()).chain(ways_round(open));
+    let interfaces = interfaces::others(server.ip()).into_iter().map(Try::OtherInterface);
+    let tries = tries.chain(interfaces).chain([Try::Capabilities, Try::Credential(admin)]);
     run_all([Try::Address].into_iter().chain(tries), server, Method::GET, open).await
 }
 
@@ -102,7 +107,7 @@ async fn once(admin: SocketAddr, open: &Routes) -> Report {
 async fn heads(open: &Routes) -> Report {
     let secrets = SECRETS.into_iter().filter(|path| !judge::is_listing(path)).map(Try::Secret);
     let (server, others) = servers();
-    let tries = others.chain([Try::Name]).chain(secrets).chain(ways_round());
+    let tries = others.chain([Try::Name]).chain(secrets).chain(ways_round(open));
     run_all([Try::Address].into_iter().chain(tries), server, Method::HEAD, open).await
 }
 
@@ -131,10 +136,17 @@ fn at_the_address() -> impl Iterator<Item = Try> {
     SECRETS.map(Try::Secret).into_iter().chain([Try::Identity, Try::Token, Try::BoundToken])
 }
 
-fn ways_round() -> impl Iterator<Item = Try> {
-    let by_v4 = OTHER_PORTS.map(|port| SocketAddr::from((METADATA_V4, port)));
+/// The server's other ports, and those that the redirect leaves open. DNS is no way round.
+fn ways_round(open: &Routes) -> impl Iterator<Item = Try> {
+    let mut ports = OTHER_PORTS.to_vec();
+    for port in &open.ports {
+        if ![HTTP, DNS].contains(port) && !ports.contains(port) {
+            ports.push(*port);
+        }
+    }
+    let by_v4 = ports.into_iter().map(|port| SocketAddr::from((METADATA_V4, port)));
     let by_v6 = OTHER_PORTS.map(|port| SocketAddr::from((METADATA_V6, port)));
-    by_v4.into_iter().chain(by_v6).map(Try::WayRound)
+    by_v4.chain(by_v6).map(Try::WayRound)
 }
 
 async fn run_all(tries: impl Iterator<Item = Try>, server: SocketAddr, method: Method, open: &Routes) -> Report {
@@ -153,6 +165,7 @@ impl Try {
     async fn run(self, client: &Client, server: SocketAddr, open: &Routes) -> Option<Finding> {
         Some(match self {
             Self::Address => judge::proxied(&ask(client, server, "/").await),
+            Self::OtherInterface(name) => judge::other_interface(&ask_through(&name, server).await),
             Self::OtherAddress(addr) => judge::other_address(&ask(client, addr, "/").await, open.lead_to(addr)),
             Self::Capabilities => return capabilities::of_this_container(),
             Self::Name => match resolve(NAME).await {
@@ -178,4 +191,23 @@ async fn ask(client: &Client, server: SocketAddr, path: &'static str) -> Exchang
         IpAddr::V6(address) => format!("[{address}]"),
     };
     client.ask(server, &host, path).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_port_that_is_left_open_is_tried_once() {
+        let open = Routes { ports: vec![8080, 9090, 9090, 53, 80], ipv6: false };
+        let tried: Vec<SocketAddr> = ways_round(&open)
+            .map(|what| match what {
+                Try::WayRound(addr) => addr,
+                other => panic!("{other:?}"),
+            })
+            .collect();
+        let (v4, v6): (Vec<_>, Vec<_>) = tried.iter().partition(|addr| addr.is_ipv4());
+        let ports = |addrs: Vec<&SocketAddr>| -> Vec<u16> { addrs.into_iter().map(SocketAddr::port).collect() };
+        assert_eq!((ports(v4), ports(v6)), (vec![443, 8080, 8081, 8083, 9090], OTHER_PORTS.to_vec()));
+    }
 }

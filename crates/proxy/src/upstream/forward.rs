@@ -16,7 +16,7 @@ use super::client::{Outgoing, RequestKind, UpstreamClient};
 use crate::failure::Failure;
 use crate::reply::Body;
 use protocol::metadata::headers::{self, FORWARDED, GOOGLE, METADATA_FLAVOR};
-use protocol::metadata::{Method, Principal, Request};
+use protocol::metadata::{Endpoint, Method, Principal, Request};
 
 /// The innermost service: takes a [`Request`] and returns the upstream's response.
 #[derive(Debug, Clone)]
@@ -89,10 +89,12 @@ impl Service<Box<Request>> for Forward {
     }
 }
 
-/// Whether a request may be sent: requests for the node's accounts only on behalf of the node. `identify` has already
-/// refused the others; this is a second lock.
+/// Whether a request may be sent: requests for the node's accounts only on behalf of the node, and older API versions, which
+/// give its tokens under other paths. `identify` has already refused the others; this is a second lock.
 fn may_pass(request: &Request) -> bool {
-    request.principal == Principal::Node || !request.path.concerns_accounts()
+    let is_of_node =
+        request.path.concerns_accounts() || matches!(request.endpoint, Endpoint::Legacy | Endpoint::Unknown);
+    request.principal == Principal::Node || !is_of_node
 }
 
 fn kind_of(request: &Request) -> RequestKind {
@@ -152,7 +154,7 @@ mod tests {
     use crate::upstream::Health;
     use base::hook::Hook;
     use protocol::metadata::Target;
-    use protocol::metadata::{Endpoint, MetadataPath, Query, WorkloadId};
+    use protocol::metadata::{MetadataPath, Query, WorkloadId};
 
     #[tokio::test]
     async fn a_request_that_waits_for_the_upstream_does_not_keep_the_read_buffer() {
@@ -178,6 +180,10 @@ mod tests {
             ("/computeMetadata/v1/instance/service-accounts/default/token", Principal::Workload(WorkloadId(1)), true),
             ("/computeMetadata/v1/instance/service-accounts/default/token", Principal::Unknown, true),
             ("/computeMetadata/v1/instance/service-accounts/default/token", Principal::Node, false),
+            ("/0.1/meta-data/auth-token", Principal::Workload(WorkloadId(1)), true),
+            ("/0.1/meta-data/auth-token", Principal::Unknown, true),
+            ("/0.1/meta-data/auth-token", Principal::Node, false),
+            ("/computeMetadata/v2/tokens", Principal::Workload(WorkloadId(1)), true),
             ("/computeMetadata/v1/instance/zone", Principal::Workload(WorkloadId(1)), false),
         ] {
             let path = MetadataPath::parse(&path.parse().expect("a target")).expect("a path");

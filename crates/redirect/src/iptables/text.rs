@@ -186,10 +186,10 @@ mod tests {
 :GCE-METADATA-PROXY-BOUND - [0:0]
 :GCE-METADATA-PROXY-SPOOF - [0:0]
 :GCE-METADATA-PROXY-LEAVING - [0:0]
--A GCE-METADATA-PROXY-BOUND -i ens4 -j RETURN
+-A GCE-METADATA-PROXY-BOUND -i ens4 -d 169.254.169.254 -j RETURN
 -A GCE-METADATA-PROXY-BOUND -d 169.254.169.254 -p tcp -m tcp --dport 80 -m conntrack --ctstate NEW -m rpfilter -m hashlimit --hashlimit-above 500/sec --hashlimit-burst 5000 --hashlimit-mode srcip --hashlimit-name gce-md-500 --hashlimit-htable-max 16384 --hashlimit-htable-expire 60000 -j DROP
 -I PREROUTING 1 -j GCE-METADATA-PROXY-BOUND
--A GCE-METADATA-PROXY-SPOOF -i ens4 -j RETURN
+-A GCE-METADATA-PROXY-SPOOF -i ens4 -d 169.254.169.254 -j RETURN
 -A GCE-METADATA-PROXY-SPOOF -d 169.254.169.254 -m rpfilter --invert -j DROP
 -I PREROUTING 1 -j GCE-METADATA-PROXY-SPOOF
 -A GCE-METADATA-PROXY-LEAVING -d 169.254.169.254 -p tcp -m multiport ! --dports 53,443 -m tcp ! --tcp-flags RST RST -m addrtype ! --src-type LOCAL -j DROP
@@ -214,7 +214,7 @@ COMMIT
 COMMIT
 *nat
 :GCE-METADATA-PROXY-REDIRECT - [0:0]
--A GCE-METADATA-PROXY-REDIRECT -i ens4 -j RETURN
+-A GCE-METADATA-PROXY-REDIRECT -i ens4 -d 169.254.169.254 -j RETURN
 -A GCE-METADATA-PROXY-REDIRECT -d 169.254.169.254 -p tcp -m tcp --dport 80 -j DNAT --to-destination 169.254.169.252:988
 -I PREROUTING 1 -j GCE-METADATA-PROXY-REDIRECT
 COMMIT
@@ -231,10 +231,10 @@ COMMIT
 :GCE-METADATA-PROXY-BOUND - [0:0]
 :GCE-METADATA-PROXY-SPOOF - [0:0]
 :GCE-METADATA-PROXY-LEAVING - [0:0]
--A GCE-METADATA-PROXY-BOUND -i ens4 -j RETURN
+-A GCE-METADATA-PROXY-BOUND -i ens4 -d fd20:ce::254 -j RETURN
 -A GCE-METADATA-PROXY-BOUND -d fd20:ce::254 -p tcp -m tcp --dport 80 -m conntrack --ctstate NEW -m rpfilter -m hashlimit --hashlimit-above 500/sec --hashlimit-burst 5000 --hashlimit-mode srcip --hashlimit-name gce-md-500 --hashlimit-htable-max 16384 --hashlimit-htable-expire 60000 -j DROP
 -I PREROUTING 1 -j GCE-METADATA-PROXY-BOUND
--A GCE-METADATA-PROXY-SPOOF -i ens4 -j RETURN
+-A GCE-METADATA-PROXY-SPOOF -i ens4 -d fd20:ce::254 -j RETURN
 -A GCE-METADATA-PROXY-SPOOF -d fd20:ce::254 -m rpfilter --invert -j DROP
 -I PREROUTING 1 -j GCE-METADATA-PROXY-SPOOF
 -A GCE-METADATA-PROXY-LEAVING -d fd20:ce::254 -p tcp -m multiport ! --dports 53 -m tcp ! --tcp-flags RST RST -m addrtype ! --src-type LOCAL -j DROP
@@ -255,7 +255,7 @@ COMMIT
 COMMIT
 *nat
 :GCE-METADATA-PROXY-REDIRECT - [0:0]
--A GCE-METADATA-PROXY-REDIRECT -i ens4 -j RETURN
+-A GCE-METADATA-PROXY-REDIRECT -i ens4 -d fd20:ce::254 -j RETURN
 -A GCE-METADATA-PROXY-REDIRECT -d fd20:ce::254 -p tcp -m tcp --dport 80 -j DNAT --to-destination [fd20:ce::252]:988
 -I PREROUTING 1 -j GCE-METADATA-PROXY-REDIRECT
 COMMIT

@@ -4,6 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use super::super::destination::{self, METADATA_V4, METADATA_V6};
 use super::super::rule::{Chain, Hook, Hosts, Name, Rule, Then, When};
+use super::super::uplinks::Uplinks;
 use super::super::{Destination, DropSpoofed, Mode, Opened, Rate, Routes, Settings};
 
 pub(super) const SERVER_V4: Hosts = Hosts::one(IpAddr::V4(METADATA_V4));
@@ -17,14 +18,14 @@ const HTTP: u16 = 80;
 
 /// The proxy distinguishes pods by their source addresses. If this is off, the chain is installed without rules, so that it
 /// replaces an earlier one.
-pub(super) fn spoof(settings: &Settings, to: &[SocketAddr], uplinks: &[String]) -> Chain {
+pub(super) fn spoof(settings: &Settings, to: &[SocketAddr], uplinks: &Uplinks) -> Chain {
     let spoofed = to.iter().map(|to| Rule {
         when: vec![When::To(server(*to)), When::Spoofed],
         then: Then::Drop,
         why: "from an address that is not the pods own",
     });
     let rules = match settings.opened.drop_spoofed {
-        DropSpoofed::True => leave_outside(uplinks).chain(spoofed).collect(),
+        DropSpoofed::True => leave_outside(to, uplinks).chain(spoofed).collect(),
         DropSpoofed::Auto | DropSpoofed::False => Vec::new(),
     };
     Chain { name: Name::Spoof, hook: Hook::Prerouting, rules }
@@ -34,17 +35,17 @@ pub(super) fn spoof(settings: &Settings, to: &[SocketAddr], uplinks: &[String]) 
 /// the kernel of an honest client tries again after a second, and a flood gets no responses. Only sources that are routed
 /// back to the same interface are counted. Otherwise a pod that sends from random addresses, which opens no connection
 /// anyway, could fill the table of sources.
-pub(super) fn bound(rate: Rate, to: &[SocketAddr], uplinks: &[String]) -> Chain {
+pub(super) fn bound(rate: Rate, to: &[SocketAddr], uplinks: &Uplinks) -> Chain {
     let excess = to.iter().map(|to| Rule {
         when: vec![When::To(server(*to)), When::Port(HTTP), When::New, When::RoutedBack, When::Above(rate)],
         then: Then::DropCounted,
         why: "more new connections than a pod may open",
     });
-    Chain { name: Name::Bound, hook: Hook::Prerouting, rules: leave_outside(uplinks).chain(excess).collect() }
+    Chain { name: Name::Bound, hook: Hook::Prerouting, rules: leave_outside(to, uplinks).chain(excess).collect() }
 }
 
-pub(super) fn redirect_pods(to: &[SocketAddr], uplinks: &[String]) -> Chain {
-    let rules = leave_outside(uplinks).chain(to.iter().copied().map(send_to)).collect();
+pub(super) fn redirect_pods(to: &[SocketAddr], uplinks: &Uplinks) -> Chain {
+    let rules = leave_outside(to, uplinks).chain(to.iter().copied().map(send_to)).collect();
     Chain { name: Name::Redirect, hook: Hook::Prerouting, rules }
 }
 
@@ -59,11 +60,13 @@ fn server(to: SocketAddr) -> Hosts {
     if to.is_ipv4() { SERVER_V4 } else { SERVER_V6 }
 }
 
-fn leave_outside(uplinks: &[String]) -> impl Iterator<Item = Rule> {
-    uplinks.iter().map(|uplink| Rule {
-        when: vec![When::From(uplink.clone())],
-        then: Then::Leave,
-        why: "from outside the node, not from a pod",
+fn leave_outside(to: &[SocketAddr], uplinks: &Uplinks) -> impl Iterator<Item = Rule> {
+    to.iter().flat_map(|to| {
+        uplinks.towards(*to).iter().map(|uplink| Rule {
+            when: vec![When::From(uplink.clone()), When::To(server(*to))],
+            then: Then::Leave,
+            why: "from outside the node, not from a pod",
+        })
     })
 }
 
