@@ -98,7 +98,9 @@ impl fmt::Display for DoorTrouble {
                  shed, the CPU limit and the busiest clients in /statusz",
                 PATIENCE.as_secs()
             ),
-            Self::Gone(door) => write!(f, "this node no longer has the address {}, so pods do not reach the proxy", door.ip()),
+            Self::Gone(door) => {
+                write!(f, "this node no longer has the address {}, so pods do not reach the proxy", door.ip())
+            }
         }
     }
 }

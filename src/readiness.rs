@@ -155,7 +155,10 @@ impl fmt::Display for Trouble {
                 write!(f, "the node's token has expired, and the metadata server issues no other: {failure}")
             }
             Self::Token { failure, expires_in } => {
-                write!(f, "the node's token expires in {expires_in} s, and the metadata server issues no other: {failure}")
+                write!(
+                    f,
+                    "the node's token expires in {expires_in} s, and the metadata server issues no other: {failure}"
+                )
             }
             Self::Cold => f.write_str("the metadata server has not yet provided the default token and common values"),
         }
@@ -225,7 +228,8 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn with_identity_it_is_never_ready_before_the_first_list_of_pods() {
         let (_proc, identity) = unlisted();
-        let readiness = Readiness::new(Arc::default(), store(), Some(Arc::clone(&identity)), Arc::default(), Drain::default());
+        let readiness =
+            Readiness::new(Arc::default(), store(), Some(Arc::clone(&identity)), Arc::default(), Drain::default());
         readiness.serving();
         readiness.warm();
         assert_eq!(readiness.state(), State::Starting);
@@ -241,7 +245,8 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn pods_that_are_known_from_before_are_served_although_the_api_server_is_away() {
         let (_proc, identity) = unlisted();
-        let readiness = Readiness::new(Arc::default(), store(), Some(Arc::clone(&identity)), Arc::default(), Drain::default());
+        let readiness =
+            Readiness::new(Arc::default(), store(), Some(Arc::clone(&identity)), Arc::default(), Drain::default());
         readiness.serving();
         readiness.warm();
         identity.pods().restore([], BootTime::now());

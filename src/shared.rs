@@ -96,7 +96,13 @@ impl Shared {
         let health = Arc::clone(&upstream.health);
         Arc::new(Self {
             began: Instant::now(),
-            readiness: Readiness::new(health, Arc::clone(&store), identity.clone(), Arc::clone(&door_probe), drain.clone()),
+            readiness: Readiness::new(
+                health,
+                Arc::clone(&store),
+                identity.clone(),
+                Arc::clone(&door_probe),
+                drain.clone(),
+            ),
             accounts,
             refusals: refusals(identity.clone()),
             leaves: leaves(&upstream.forward, &concealment),

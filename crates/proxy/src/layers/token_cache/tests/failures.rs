@@ -67,7 +67,10 @@ async fn the_default_token_is_at_risk_in_its_last_minutes_while_its_source_fails
             sleep(MINUTE * minutes).await;
             let (left, found) = (left.filter(|_| is_outage), at_risk());
             assert_eq!(left.is_some(), found.is_some(), "{mode:?}: {found:?}");
-            assert!(found.is_none_or(|seconds| left.is_some_and(|left| left.contains(&seconds))), "{mode:?}: {found:?}");
+            assert!(
+                found.is_none_or(|seconds| left.is_some_and(|left| left.contains(&seconds))),
+                "{mode:?}: {found:?}"
+            );
         }
         server.set(Mode::Gives);
         sleep(2 * MINUTE).await;
