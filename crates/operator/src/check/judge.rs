@@ -1,13 +1,12 @@
 //! Interprets observations and suggests fixes. Pure.
 
-use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use http::StatusCode;
-use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 
 use super::probe::{Exchange, Response};
 use crate::finding;
@@ -149,13 +148,17 @@ pub(super) fn secret(exchange: &Exchange) -> Finding {
 
 /// The names in a recursive read of attributes that the policy `compat` conceals.
 fn secrets_in(attributes: &[u8]) -> Vec<String> {
-    let Ok(attributes) = serde_json::from_slice::<BTreeMap<String, IgnoredAny>>(attributes) else {
+    let Ok(attributes) = serde_json::from_slice::<Map<String, Value>>(attributes) else {
         // Of no known format. The name would be there in any.
         let has_secrets = String::from_utf8_lossy(attributes).contains("kube-env");
         return has_secrets.then(|| "kube-env".to_owned()).into_iter().collect();
     };
     let compat = Choice::default().load().expect("it is built in");
-    attributes.into_keys().filter(|name| !compat.shows(&format!("instance/attributes/{name}"))).collect()
+    attributes
+        .into_iter()
+        .map(|(name, _)| name)
+        .filter(|name| !compat.shows(&format!("instance/attributes/{name}")))
+        .collect()
 }
 
 /// Whether pods get the node's identity tokens. Tokens of the pod's own account are fine: with workload identity, the proxy
