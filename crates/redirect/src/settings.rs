@@ -12,7 +12,7 @@ pub struct Settings {
     /// The addresses that the proxy listens on.
     pub to: Destination,
     /// Whether the proxy may use addresses that another program gave to the node. Otherwise such an address is refused
-    /// ([`Error::Taken`]), because pods could be sent to another server.
+    /// ([`Error::Taken`](crate::Error::Taken)), because pods could be sent to another server.
     pub is_shared: bool,
     pub opened: Opened,
 }
