@@ -239,7 +239,8 @@ impl Departures {
 }
 
 /// Whether the client has reset the connection, or closed it without having sent anything. A client that has sent a
-/// request and closed its side gets its response.
+/// request and closed its side gets its response if that is in memory. If it must wait for the server, it has left: the end
+/// of its side is how a client that gave up is told from one that waits.
 fn has_left(stream: &TcpStream) -> bool {
     let mut look = [PollFd::new(stream, PollFlags::RDHUP)];
     if !poll(&mut look, Some(&Timespec::default())).is_ok_and(|found| found > 0) {

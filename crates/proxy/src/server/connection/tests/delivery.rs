@@ -11,7 +11,8 @@ const BYTES: usize = 1000;
 
 const REQUESTS: usize = 3;
 
-/// A client that reads nothing sends requests, the last with `Connection: close`, and all are answered.
+/// A client that reads nothing sends requests, the last with `Connection: close`, and all are answered. Returns once some of what
+/// was written cannot be sent.
 async fn answered(connections: &Arc<Connections>) -> (TcpStream, JoinHandle<()>) {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a port");
     let client = TcpSocket::new_v4().expect("a socket");
@@ -26,11 +27,15 @@ async fn answered(connections: &Arc<Connections>) -> (TcpStream, JoinHandle<()>)
     let Connection { io, inbox, arrival, stacks, memory, timeouts, last_call, activity, place, bodies } = connection;
     let io = Cuttable::new(io, Arc::clone(&activity));
     let connection = Connection { io, inbox, arrival, stacks, memory, timeouts, last_call, activity, place, bodies };
+    let activity = Arc::clone(&connection.activity);
     let server = tokio::spawn(connection.serve());
     let last = b"GET / HTTP/1.1\r\nHost: metadata\r\nConnection: close\r\n\r\n";
     client.write_all(&[&REQUEST.repeat(REQUESTS - 1), &last[..]].concat()).await.expect("the server reads");
-    // Longer than it takes to answer.
-    sleep(2 * DELIVERY_INTERVAL).await;
+    let began = Instant::now();
+    while !activity.is_blocked() {
+        assert!(began.elapsed() < Duration::from_secs(20), "all was sent, or nobody waits until it is");
+        sleep(DELIVERY_INTERVAL / 10).await;
+    }
     (client, server)
 }
 
