@@ -96,7 +96,7 @@ fn another_interface_of_the_pod_is_tried() {
     let line =
         "OPEN    GET http://169.254.169.254/ through net1: answered by \"Metadata Server for VM\", not by the proxy";
     assert!(open.stdout.contains(line), "{}", open.stdout);
-    // Whoever is in that network does not answer for the server any more.
+    // Processes in that network do not answer for the server any more.
     world.outside.ip("link set net1 down");
     let closed = check(pod, &[]).stdout;
     assert!(
