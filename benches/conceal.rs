@@ -6,7 +6,6 @@ use std::sync::Arc;
 use base::hook::Hook;
 use bytes::Bytes;
 use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
-use gce_metadata_proxy::config::LARGE_ANSWERS;
 use http::uri::PathAndQuery;
 use protocol::metadata::host::AllowedHosts;
 use protocol::metadata::{MetadataPath, Query, Request};
@@ -14,6 +13,7 @@ use proxy::error::Error;
 use proxy::layers::conceal::{Concealment, Mode};
 use proxy::layers::latency::{Instruments, Timeline};
 use proxy::layers::{classify, conceal};
+use proxy::memory::MAX_PART_BYTES;
 use proxy::policy::{Choice, LivePolicy, Source};
 use proxy::reply::Body;
 use proxy::room::Room;
@@ -66,7 +66,7 @@ fn layers(criterion: &mut Criterion) {
     });
     let runtime = Builder::new_current_thread().build().expect("a runtime");
     let policy = Arc::new(runtime.block_on(LivePolicy::load(Choice::default())).expect("built in"));
-    let room = Room::new(LARGE_ANSWERS, Hook::new(Arc::new(|_| false)));
+    let room = Room::new(MAX_PART_BYTES, Hook::new(Arc::new(|_| false)));
     let timeline = Timeline::new(Instruments::default(), ([10, 0, 0, 9], 40000).into());
     let concealment = Arc::new(Concealment::new(policy, Mode::Enforce, room, Arc::default()));
     let mut stack = ServiceBuilder::new()

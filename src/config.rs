@@ -54,5 +54,3 @@ pub const ADDRS: [SocketAddr; 3] = [PROXY[0], PROXY[1], SocketAddr::new(IpAddr::
 
 /// The metrics port of k8s-metadata-proxy, on loopback.
 pub const METRICS_ADDR: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 989);
-
-pub use proxy::memory::MAX_PART_BYTES as LARGE_ANSWERS;

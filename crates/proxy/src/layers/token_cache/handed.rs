@@ -24,7 +24,7 @@ use super::service::Tokens;
 use super::store::Store;
 use crate::tokens::{Token, TokenKey, TokenKind, TokenSource};
 use base::clock::BootTime;
-use protocol::metadata::token::{AccessToken, MAX_LIFE_SECONDS, TokenFormat};
+use protocol::metadata::token::{AccessToken, MAX_LIFE_SECONDS, TokenFormat, is_token};
 use protocol::metadata::{Endpoint, MetadataPath, Principal, Query, Request};
 
 /// Maximum length of an identity token, in bytes. Google's have about 1 KiB.
@@ -210,9 +210,7 @@ impl TokenRecord {
             TokenKind::Identity => {
                 let jwt =
                     self.token.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')).ok_or(NotTaken::Token)?;
-                let is_one = (1..=MAX_IDENTITY).contains(&jwt.len())
-                    && jwt.bytes().all(|byte| byte.is_ascii_graphic() && !matches!(byte, b'"' | b'\\'));
-                if !is_one {
+                if jwt.len() > MAX_IDENTITY || !is_token(jwt.as_bytes()) {
                     return Err(NotTaken::Token);
                 }
                 Token::Identity(Bytes::from_owner(Zeroizing::new(jwt.as_bytes().to_vec())))
