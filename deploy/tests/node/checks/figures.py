@@ -1,6 +1,6 @@
 """What the containers cost, compared with what the manifests give them."""
 
-import machine
+from groups import Group
 
 MIB = 1 << 20
 
@@ -12,37 +12,31 @@ class Figures:
         self.name = name
         self.restarts = status["restartCount"]
         self.limit = limit
-        self.group = machine.group(status["containerID"].partition("//")[2])
-
-    def number(self, file, key=None):
-        """A file of the control group, or one of the file's lines."""
-        text = self.group.joinpath(file).read_text()
-        return int(text if key is None else dict(line.split() for line in text.splitlines())[key])
+        self.group = Group.named(status["containerID"].partition("//")[2])
 
     @property
     def peak(self):
-        return self.number("memory.peak")
+        return self.group.number("memory.peak")
 
     @property
     def killed(self):
         """Processes that the kernel has killed for want of memory, in all containers of the pod and before restarts, too."""
-        text = self.group.parent.joinpath("memory.events").read_text()
-        return int(dict(line.split() for line in text.splitlines())["oom_kill"])
+        return self.group.parent.killed
 
     def faults(self):
         if self.killed:
             yield f"{self.name}: {self.killed} processes were killed for want of memory"
         if self.limit is None:
             yield f"{self.name}: its memory has no limit"
-        elif self.number("memory.max") != self.limit or self.peak >= self.limit:
+        elif self.group.number("memory.max") != self.limit or self.peak >= self.limit:
             yield f"{self.name}: {self.peak} bytes at most, and {self.limit} are its limit"
 
     def __str__(self):
-        used, throttled = self.number("cpu.stat", "usage_usec") / 1e6, self.number("cpu.stat", "nr_throttled")
+        number = self.group.number
         return (
             f"{self.name}: at most {self.peak / MIB:.1f} MiB of {(self.limit or 0) / MIB:.0f}, now "
-            f"{self.number('memory.current') / MIB:.1f}; {used:.1f} s of CPU, throttled in {throttled} of "
-            f"{self.number('cpu.stat', 'nr_periods')} periods; {self.restarts} restarts"
+            f"{number('memory.current') / MIB:.1f}; {self.group.cpu_seconds:.1f} s of CPU, throttled in "
+            f"{number('cpu.stat', 'nr_throttled')} of {number('cpu.stat', 'nr_periods')} periods; {self.restarts} restarts"
         )
 
 

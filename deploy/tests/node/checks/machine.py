@@ -13,7 +13,6 @@ SERVER = "169.254.169.254"
 WITHIN_WORLD = ["ip", "netns", "exec", "world"]
 ADDRESSES = ("169.254.169.252/32", "fd20:ce::252/128")
 TABLE = "gce_metadata_proxy"
-CGROUPS = Path("/sys/fs/cgroup")
 
 
 def say(text):
@@ -107,11 +106,6 @@ def stop(*programs):
             end(pid)
 
 
-def group(container):
-    """The control group of a container, by the runtime's id."""
-    return next(CGROUPS.rglob(f"*{container}*"))
-
-
 class Peaks:
     """The most memory that each of these groups has in the `with` block. Linux 6.12 can measure that anew; before, it is the most
     since the group was made."""
@@ -120,7 +114,7 @@ class Peaks:
         self.groups = list(groups)
 
     def __enter__(self):
-        self.files = {group: group.joinpath("memory.peak").open("r+") for group in self.groups}
+        self.files = {group: group.file("memory.peak").open("r+") for group in self.groups}
         for file in self.files.values():
             with contextlib.suppress(OSError):
                 file.write("reset")

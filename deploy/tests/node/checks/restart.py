@@ -2,12 +2,14 @@
 
 import contextlib
 import json
+import os
 import signal
 from pathlib import Path
 
 import api
 import cluster
 import machine
+from groups import Group
 
 KUBELET_CONFIG = Path("/node/kubelet.yaml")
 # It answers once the kubelet has found containerd.
@@ -16,13 +18,20 @@ KUBELET_HEALTH = "http://127.0.0.1:10248/healthz"
 
 def switch_off():
     machine.stop("kubelet", "containerd")
-    pods = next(machine.CGROUPS.rglob("kubepods"))
-    pods.joinpath("cgroup.kill").write_text("1")
+    machine.eventually("no container runs", lambda: kill_all(Group.named("kubepods")), 60, every=0.1)
     for shim in machine.pids("containerd-shim"):
         with contextlib.suppress(ProcessLookupError):
             machine.end(shim, signal.SIGKILL)
-    machine.eventually("no container runs", lambda: "populated 0" in machine.read(pods / "cgroup.events"), 60)
     forget_the_network()
+
+
+def kill_all(group):
+    """Whether no process is left."""
+    processes = group.processes()
+    for process in processes:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process, signal.SIGKILL)
+    return not processes
 
 
 def forget_the_network():

@@ -75,7 +75,7 @@ class Sidecar(Subject):
         with sidecar("sidecar-redirect", *poll) as one:
             one.has_begun()
             [cost] = figures(one.get())
-            machine.eventually("it has asked for a while", lambda: cost.number("cpu.stat", "nr_periods") > PERIODS)
+            machine.eventually("it has asked for a while", lambda: cost.group.number("cpu.stat", "nr_periods") > PERIODS)
             say(f"sidecar: {cost}")
             self.assertEqual(list(cost.faults()), [])
             *changes, summary = one.stop()

@@ -8,6 +8,7 @@ from collections import Counter
 import cluster
 import machine
 import pod
+from groups import Group
 from inside.asking import SECRET, TOKEN
 from machine import say
 from subject import Subject
@@ -43,8 +44,8 @@ class Update(Subject):
         with Tap() as tap, load("kill") as asking:
             asking.has_begun()
             killed = time.time()
-            for process in machine.group(before["containerID"].partition("//")[2]).joinpath("cgroup.procs").read_text().split():
-                os.kill(int(process), signal.SIGKILL)
+            for process in Group.named(before["containerID"].partition("//")[2]).processes():
+                os.kill(process, signal.SIGKILL)
             machine.eventually("the container runs again", lambda: self.is_back(before))
             back = time.time()
             # Several rounds of the pod that asks.
