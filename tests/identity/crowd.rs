@@ -1,6 +1,7 @@
 //! A pod with thousands of processes slows down itself, and no other pod, under the limits of the manifests.
 
 use std::fs::{self, OpenOptions};
+use std::ops::Range;
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Arc;
@@ -27,9 +28,10 @@ pub const TESTS: &[Test] = tests![
 /// The manifest's limits of the proxy with identity on.
 const LIMITS: Bounds = Bounds { memory: Some(32 << 20), cpu: Some(10) };
 
-/// Pods that are known before, and pods that begin during the load.
+/// Pods that are known before, pods that begin while the processes do, and pods that begin later.
 const KNOWN: u8 = 10;
-const NEW: u8 = 25;
+const EARLY: u8 = 2;
+const LATER: u8 = 100;
 
 /// Age from which on a pod's processes are not read as those of a new pod.
 const SETTLED: Duration = Duration::from_secs(11);
@@ -118,12 +120,15 @@ fn others_do_not_notice(number: usize, is_brief: bool) {
     while hostile.sandbox().others() < number * 3 / 4 {
         pause(Duration::from_millis(20));
     }
-    let new: Vec<Answer> = (0..NEW)
-        .map(|number| {
+    let mut first_tokens = |numbers: Range<u8>| -> Vec<Answer> {
+        let first_token = |number| {
             pause(Duration::from_millis(200));
             first_token(&pod(&format!("new-{number}"), KNOWN + 1 + number))
-        })
-        .collect();
+        };
+        numbers.map(first_token).collect()
+    };
+    let early = first_tokens(0..EARLY);
+    let later = first_tokens(EARLY..EARLY + LATER);
     let known: Vec<Answer> = load.end().into_iter().flatten().collect();
     println!("{} processes of a pod", hostile.sandbox().others());
     let metrics = world.node.namespace.curl(&format!("{PAGES}/metrics")).text;
@@ -131,9 +136,13 @@ fn others_do_not_notice(number: usize, is_brief: bool) {
     println!("{}", scans.collect::<Vec<_>>().join("\n"));
     drop(crowd);
     let usage = group.usage().expect("it has a limit");
-    let refused = [say("a known pod's new connection", known), say("a new pod's first token", new)];
+    let refused = [
+        say("a known pod's new connection", known),
+        say("the first token of a pod that begins while the processes do", early),
+        say("of a pod that begins later", later),
+    ];
     println!("peak {} KiB, throttled as {LIMITS:?}", usage.peak >> 10);
-    assert_eq!((refused, usage.killed), ([0, 0], 0));
+    assert_eq!((refused, usage.killed), ([0; 3], 0));
 }
 
 /// An answer to a pod, and the time that it took.

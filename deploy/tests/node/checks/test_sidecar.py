@@ -20,7 +20,9 @@ def sidecar(manifest, *command, user=0):
     """The pod of the manifest, with this in the place of its application. It lasts as long as the `with` block."""
     [found] = cluster.objects(manifest)
     [application] = found["spec"]["containers"]
-    mine = pod.container(*command, name="application", env=application.get("env", []), securityContext={"runAsUser": user})
+    # Root has to see the node's files, for which the manifest leaves no capability.
+    context = {**application.get("securityContext", {}), "runAsUser": user} if user else {"runAsUser": 0}
+    mine = pod.container(*command, name="application", env=application.get("env", []), securityContext=context)
     return pod.Pod(NAME, fields={**found["spec"], "containers": [mine]})
 
 
