@@ -21,12 +21,15 @@ class Values(unittest.TestCase):
             ("extraArgs={--reuse-port=false}", "extraArgs: instead of --reuse-port=false set nothing: the chart always has it"),
             ("env[0].name=METADATA_PROXY_METRICS_ADDR", "env: instead of METADATA_PROXY_METRICS_ADDR set metricsPort"),
             ("port=989", "port and metricsPort are the same"),
+            ("metricsPort=1990,redirect.metricsAddr=0.0.0.0:1990", "redirect.metricsAddr=0.0.0.0:1990 has the port of metricsPort"),
             ("podMonitor.enabled=true,redirect.metricsAddr=127.0.0.1:1990", "redirect.metricsAddr=127.0.0.1:1990 is on loopback"),
         ]:
             with self.subTest(mistake), self.assertRaisesRegex(AssertionError, re.escape(sentence)):
                 rendered.helm("--set", mistake)
         # Somebody on the node may ask.
         rendered.helm("--set", "redirect.metricsAddr=127.0.0.1:1990")
+        for addr in ["0.0.0.0:1024", "[::]:1990", "0.0.0.0:65535"]:
+            rendered.helm("--set", f"redirect.metricsAddr={addr}")
         # Others whose names begin alike.
         rendered.helm("--set", "extraArgs={--metrics-allowed-host=a,--redirect-max-new-connections=9,--policy-mode=audit}")
 
@@ -56,6 +59,8 @@ class Values(unittest.TestCase):
             "redirect.maxNewConnections=-1",
             "redirect.maxNewConnections=100001",
             "redirect.metricsAddr=990",
+            "redirect.metricsAddr=0.0.0.0:1023",
+            "redirect.metricsAddr=0.0.0.0:65536",
             "redirect.dropSpoofed=maybe",
             "redirect.allow={https}",
             "redirect.allow=443",

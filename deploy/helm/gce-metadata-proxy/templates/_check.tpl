@@ -13,6 +13,9 @@
 {{- if and .Values.podMonitor.enabled (hasPrefix "127." .Values.redirect.metricsAddr) -}}
 {{- fail (printf "redirect.metricsAddr=%s is on loopback, where Prometheus cannot scrape it, and podMonitor.enabled tells it to: set it to 0.0.0.0 and a port, or leave it empty" .Values.redirect.metricsAddr) -}}
 {{- end -}}
+{{- if hasSuffix (printf ":%d" (int .Values.metricsPort)) .Values.redirect.metricsAddr -}}
+{{- fail (printf "redirect.metricsAddr=%s has the port of metricsPort, where the proxy serves its own pages on the same network" .Values.redirect.metricsAddr) -}}
+{{- end -}}
 {{- if eq (int .Values.port) (int .Values.metricsPort) -}}
 {{- fail "port and metricsPort are the same; pods must not reach the pages for operators" -}}
 {{- end -}}
