@@ -7,7 +7,7 @@ use crate::rules::{Checked, check, fail, text};
 use crate::{files, root};
 
 /// Subcommands of kubectl that the documentation has.
-const KUBECTL: [&str; 17] = [
+const KUBECTL: [&str; 18] = [
     "annotate",
     "apply",
     "cordon",
@@ -20,6 +20,7 @@ const KUBECTL: [&str; 17] = [
     "kustomize",
     "label",
     "logs",
+    "patch",
     "port-forward",
     "replace",
     "rollout",
@@ -164,10 +165,9 @@ impl Cluster {
                 "-n" | "--namespace" => self.namespace(words.value()?)?,
                 "-c" => check(is_named(words.value()?), "no such container")?,
                 "--image" => is_ours = is_ours_or_curl(words.value()?)?,
-                "--overrides" => {
-                    let overrides = words.value()?;
-                    serde_json::from_str::<serde_json::Value>(overrides)
-                        .map_err(|error| format!("{overrides}: {error}"))?;
+                "--overrides" | "-p" => {
+                    let object = words.value()?;
+                    serde_json::from_str::<serde_json::Value>(object).map_err(|error| format!("{object}: {error}"))?;
                 }
                 flag if KUBECTL_SWITCHES.contains(&flag) => {}
                 flag if KUBECTL_VALUES.contains(&flag) => drop(words.value()?),
@@ -181,6 +181,7 @@ impl Cluster {
             ["create", "namespace", name] => self.namespaces.push((*name).to_owned()),
             [subcommand, ..] => check(KUBECTL.contains(subcommand), "unknown subcommand")?,
         }
+        check(!named.starts_with(&["rollout", "pause"]), "a DaemonSet cannot be paused, and there is no Deployment")?;
         for word in &named {
             if let Some((kind @ ("daemonset" | "job"), name)) = word.split_once('/') {
                 check(is_named(name), format!("no {kind} {name}"))?;

@@ -69,6 +69,8 @@ fn wrong_commands_are_found() {
         "curl -s -H 'Metadata-Flavor: Google' 'http://metadata.example/computeMetadata/v1/instance/zone'",
         "kubectl frobnicate",
         "kubectl apply --frobnicate",
+        "kubectl -n kube-system rollout pause daemonset/gce-metadata-proxy",
+        "kubectl -n kube-system patch daemonset/gce-metadata-proxy -p '{spec: {}}'",
         "kubectl apply -k deploy/no-such-overlay",
         "kubectl kustomize deploy/no-such-overlay",
         "kubectl -n no-such-namespace rollout status daemonset/gce-metadata-proxy",
