@@ -152,7 +152,22 @@ class Values(unittest.TestCase):
 
     def test_the_removal_waits_for_the_containers_that_run(self):
         second = "redirect.remove=true,redirect.enabled=false,canary.enabled=false"
-        for running, wanted in [(["proxy", "redirect"], "the pods that run still keep the rules"), (["proxy"], None), (None, None)]:
+        old, new, removing = pod("proxy", "redirect"), pod("proxy"), pod("proxy", before=["redirect-remove"])
+        done = {"observedGeneration": 2, "desiredNumberScheduled": 10, "updatedNumberScheduled": 10, "numberUnavailable": 1}
+        half = done | {"updatedNumberScheduled": 9}
+        # What the API server leaves out is 0.
+        none = {"observedGeneration": 2, "desiredNumberScheduled": 10}
+        for running, wanted in [
+            (daemonset(old, done), "the pods that run still keep the rules"),
+            (daemonset(new, done), None),
+            (daemonset(new, half), "may still keep the rules: 9 of 10 nodes have a new one"),
+            (daemonset(new, none), "may still keep the rules: 0 of 10 nodes"),
+            # Accepted, and not yet seen by the controller.
+            (daemonset(new, done | {"observedGeneration": 1}), "may still keep the rules"),
+            # The second step goes on.
+            (daemonset(removing, half), None),
+            (None, None),
+        ]:
             with self.subTest(running), cluster_with(running) as server:
                 command = ["template", "gce-metadata-proxy", rendered.CHART, "--namespace", "kube-system", "--kube-version", "1.36.0"]
                 ask = [os.environ.get("HELM", "helm"), *command, "--dry-run=server", "--kube-apiserver", server, "--set", second]
@@ -163,9 +178,19 @@ class Values(unittest.TestCase):
                     rendered.run(*ask)
 
 
+def pod(*containers, before=()):
+    return {"containers": [{"name": name} for name in containers], "initContainers": [{"name": name} for name in before]}
+
+
+def daemonset(pod, status):
+    """Of which this is the second edition."""
+    metadata = {"name": "gce-metadata-proxy", "generation": 2}
+    return {"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": metadata, "spec": {"template": {"spec": pod}}, "status": status}
+
+
 @contextmanager
-def cluster_with(containers):
-    """An API server that knows one DaemonSet, with these containers; or none."""
+def cluster_with(daemonset):
+    """An API server that knows this DaemonSet; or none."""
     resource = {"name": "daemonsets", "singularName": "", "namespaced": True, "kind": "DaemonSet", "verbs": ["get"]}
     version = {"groupVersion": "apps/v1", "version": "v1"}
     pages = {
@@ -174,9 +199,7 @@ def cluster_with(containers):
         "/apis": {"kind": "APIGroupList", "groups": [{"name": "apps", "versions": [version], "preferredVersion": version}]},
         "/apis/apps/v1": {"kind": "APIResourceList", "groupVersion": "apps/v1", "resources": [resource]},
     }
-    if containers:
-        pod = {"spec": {"containers": [{"name": name} for name in containers]}}
-        daemonset = {"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": {"name": "x"}, "spec": {"template": pod}}
+    if daemonset:
         pages["/apis/apps/v1/namespaces/kube-system/daemonsets/gce-metadata-proxy"] = daemonset
 
     class Answer(BaseHTTPRequestHandler):

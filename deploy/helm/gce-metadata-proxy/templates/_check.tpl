@@ -60,6 +60,19 @@ given twice is an error at the start. */}}
 {{- fail (printf "redirect.remove=true is the second of two steps, and the pods that run still keep the rules. First upgrade without redirect.remove, and wait: kubectl -n %s rollout status daemonset/gce-metadata-proxy" $.Release.Namespace) -}}
 {{- end -}}
 {{- end -}}
+{{- /* The template above is of the first step as soon as that is accepted; the status says how far it is. `updatedNumberScheduled`
+counts nodes without an old pod. A node that is down does not matter once it has the new one, so availability is not asked for. */}}
+{{- $isBegun := false -}}
+{{- range (dig "spec" "template" "spec" "initContainers" list $running) -}}
+{{- $isBegun = or $isBegun (eq .name "redirect-remove") -}}
+{{- end -}}
+{{- if and $running (not $isBegun) -}}
+{{- $updated := int (dig "status" "updatedNumberScheduled" 0 $running) -}}
+{{- $wanted := int (dig "status" "desiredNumberScheduled" 0 $running) -}}
+{{- if or (lt $updated $wanted) (lt (int (dig "status" "observedGeneration" 0 $running)) (int $running.metadata.generation)) -}}
+{{- fail (printf "redirect.remove=true is the second of two steps, and pods of before the first may still keep the rules: %d of %d nodes have a new one. Wait: kubectl -n %s rollout status daemonset/gce-metadata-proxy" $updated $wanted .Release.Namespace) -}}
+{{- end -}}
+{{- end -}}
 {{- end }}
 
 {{/* Fails if nobody would remove the startup taint. */}}
