@@ -254,8 +254,13 @@ class Chart(unittest.TestCase):
     def test_an_uninstall_leaves_what_pods_would_be_cut_off_without(self):
         own = ["--values", rendered.TESTS / "everything" / "values.yaml"]
         removed = ["--set", "redirect.enabled=false,canary.enabled=false"]
+        taint = ["--values", rendered.TESTS / "startup-taint" / "values.yaml", "--kube-version", "1.30.0"]
+        # The right, and what bounds it.
+        kinds = ["ClusterRole", "ClusterRoleBinding", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"]
+        of_taint = [f"{kind} gce-metadata-proxy-startup-taint" for kind in kinds]
         for more, wanted in [
             (own, {"DaemonSet gce-metadata-proxy", "ServiceAccount gce-metadata-proxy", "ConfigMap gce-metadata-proxy-policy"}),
+            (taint, {"DaemonSet gce-metadata-proxy", "ServiceAccount gce-metadata-proxy", *of_taint}),
             ([*own, *removed], set()),
             ([*own, *removed, "--set", "redirect.remove=true"], set()),
         ]:
