@@ -18,6 +18,15 @@ class Values(unittest.TestCase):
             ("extraArgs={--addr=127.0.0.1:888}", "extraArgs: instead of --addr=127.0.0.1:888 set port and redirect.addresses, which the redirect"),
             ("extraArgs={--workload-identity}", "extraArgs: instead of --workload-identity set identity.enabled"),
             ("extraArgs={--redirect}", "extraArgs: instead of --redirect set redirect.enabled"),
+            ("extraArgs={--redirect-allow=443}", "extraArgs: instead of --redirect-allow=443 set redirect.allow,"),
+            ("extraArgs={--redirect-drop-spoofed}", "extraArgs: instead of --redirect-drop-spoofed set redirect.dropSpoofed,"),
+            ("extraArgs={--redirect-max-new-connections=9}", "set redirect.maxNewConnections, for the container"),
+            ("env[0].name=METADATA_PROXY_REDIRECT_ALLOW", "env: instead of METADATA_PROXY_REDIRECT_ALLOW set redirect.allow,"),
+            ("env[0].name=METADATA_PROXY_LOG_FORMAT", "env: instead of METADATA_PROXY_LOG_FORMAT set --log-format in extraArgs"),
+            ("redirect.addresses={127.0.0.1}", "redirect.addresses: 127.0.0.1 is no address that pods can be sent to"),
+            ("redirect.addresses={fd20:ce::253,::1}", "redirect.addresses: ::1 is no address"),
+            ("redirect.addresses={169.254.1.1,169.254.1.2}", "redirect.addresses: 169.254.1.1 and 169.254.1.2 are of one IP version"),
+            ("redirect.addresses={fd20:ce::1,fd20:ce::2}", "redirect.addresses: fd20:ce::1 and fd20:ce::2 are of one IP version"),
             ("extraArgs={--reuse-port=false}", "extraArgs: instead of --reuse-port=false set nothing: the chart always has it"),
             ("env[0].name=METADATA_PROXY_METRICS_ADDR", "env: instead of METADATA_PROXY_METRICS_ADDR set metricsPort"),
             ("port=989", "port and metricsPort are the same"),
@@ -31,7 +40,7 @@ class Values(unittest.TestCase):
         for addr in ["0.0.0.0:1024", "[::]:1990", "0.0.0.0:65535"]:
             rendered.helm("--set", f"redirect.metricsAddr={addr}")
         # Others whose names begin alike.
-        rendered.helm("--set", "extraArgs={--metrics-allowed-host=a,--redirect-max-new-connections=9,--policy-mode=audit}")
+        rendered.helm("--set", "extraArgs={--metrics-allowed-host=a,--policy-mode=audit}")
 
     def test_it_refuses_a_second_policy(self):
         values = rendered.TESTS / "own-policy" / "values.yaml"

@@ -10,6 +10,7 @@
 {{- include "redirect.remove.check" . -}}
 {{- end -}}
 {{- include "settings.check" . -}}
+{{- include "addresses.check" . -}}
 {{- if and .Values.podMonitor.enabled (hasPrefix "127." .Values.redirect.metricsAddr) -}}
 {{- fail (printf "redirect.metricsAddr=%s is on loopback, where Prometheus cannot scrape it, and podMonitor.enabled tells it to: set it to 0.0.0.0 and a port, or leave it empty" .Values.redirect.metricsAddr) -}}
 {{- end -}}
@@ -28,6 +29,9 @@ given twice is an error at the start. */}}
   "addr" "port and redirect.addresses, which the redirect must know"
   "metrics-addr" "metricsPort, which the probes must know, and podMonitor.enabled to open it to Prometheus"
   "redirect" "redirect.enabled, which has a container of its own for it"
+  "redirect-allow" "redirect.allow, which the canary must know, too"
+  "redirect-drop-spoofed" "redirect.dropSpoofed, for the container that has the redirect"
+  "redirect-max-new-connections" "redirect.maxNewConnections, for the container that has the redirect"
   "reuse-port" "nothing: the chart always has it, for updates without a gap"
   "workload-identity" "identity.enabled, which brings the mounts and rights for it"
 -}}
@@ -46,6 +50,25 @@ given twice is an error at the start. */}}
 {{- fail (printf "env: instead of %s set %s" $variable $value) -}}
 {{- end -}}
 {{- end -}}
+{{- end -}}
+{{- range .Values.env -}}
+{{- if eq .name "METADATA_PROXY_LOG_FORMAT" -}}
+{{- fail "env: instead of METADATA_PROXY_LOG_FORMAT set --log-format in extraArgs, which replaces the chart's flag; a variable does not" -}}
+{{- end -}}
+{{- end -}}
+{{- end }}
+
+{{/* The redirect refuses these at its start. */}}
+{{- define "addresses.check" -}}
+{{- $versions := list -}}
+{{- range .Values.redirect.addresses -}}
+{{- if or (hasPrefix "127." .) (has . (list "::1" "0.0.0.0" "::")) -}}
+{{- fail (printf "redirect.addresses: %s is no address that pods can be sent to: take link-local ones, or of fd20:ce::/64" .) -}}
+{{- end -}}
+{{- $versions = append $versions (contains ":" .) -}}
+{{- end -}}
+{{- if ne (len $versions) (len (uniq $versions)) -}}
+{{- fail (printf "redirect.addresses: %s are of one IP version; there is at most one of each" (join " and " .Values.redirect.addresses)) -}}
 {{- end -}}
 {{- end }}
 
