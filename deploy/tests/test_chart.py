@@ -31,11 +31,12 @@ class Chart(unittest.TestCase):
                     self.assertEqual(difference(ours[name], without_helms_labels(charts[name])), "")
 
     def test_it_takes_more_values(self):
+        tag = f"v1@sha256:{'0' * 64}"
         pod = self.pod(
-            "--set", "image.repository=r.example/p,image.tag=v1", "--set", "image.pullSecrets[0].name=s",
+            "--set", f"image.repository=r.example/p,image.tag={tag}", "--set", "image.pullSecrets[0].name=s",
             "--set", "extraArgs={--max-in-flight=400}", "--set", "resources.limits.cpu=null",
         )  # fmt: skip
-        self.assertEqual(pod["containers"][0]["image"], "r.example/p:v1")
+        self.assertEqual(pod["containers"][0]["image"], f"r.example/p:{tag}")
         self.assertEqual(pod["imagePullSecrets"], [{"name": "s"}])
         self.assertEqual(pod["containers"][0]["args"][-1], "--max-in-flight=400")
         self.assertNotIn("cpu", pod["containers"][0]["resources"]["limits"])

@@ -80,6 +80,7 @@ fn wrong_commands_are_found() {
         "kubectl run check --image=REGISTRY/no-such-image:0.1.0 -- check",
         "kubectl run check --image=REGISTRY/gce-metadata-proxy:0.1.0 -- frobnicate",
         "helm install",
+        "helm pull oci://REGISTRY/charts/gce-metadata-proxy --version 0.0.0",
         "helm frobnicate gce-metadata-proxy deploy/helm/gce-metadata-proxy",
         "helm install gce-metadata-proxy deploy/helm/no-such-chart",
         "helm install gce-metadata-proxy deploy/helm/gce-metadata-proxy --frobnicate yes",
