@@ -45,6 +45,20 @@ class Chart(unittest.TestCase):
         args = self.pod("--set", "extraArgs={--max-in-flight=400,--log-format=text}")["containers"][0]["args"]
         self.assertEqual(all_of(args, "--log-format"), ["text"])
 
+    def test_a_pod_may_take_as_long_as_the_drain(self):
+        variable = "env[0].name=METADATA_PROXY_DRAIN_TIMEOUT,env[0].value"
+        for given, seconds in [
+            ("port=988", 30),
+            ("extraArgs={--drain-timeout=20s}", 30),
+            ("extraArgs={--drain-timeout=26s}", 31),
+            ("extraArgs={--drain-timeout=2m}", 125),
+            ("extraArgs={--drain-timeout=60000ms}", 65),
+            (f"{variable}=1m", 65),
+            (f"{variable}=1m,extraArgs={{--drain-timeout=40s}}", 45),
+        ]:
+            with self.subTest(given):
+                self.assertEqual(self.pod("--set", given)["terminationGracePeriodSeconds"], seconds)
+
     def test_the_canary_goes_where_the_proxy_goes(self):
         where = [
             "--values", rendered.CHART / "values-gke-standard.yaml",
