@@ -231,8 +231,9 @@ impl Cluster {
         }
         match named[..] {
             [subcommand] if is_mention => check(HELM.contains(&subcommand), "unknown subcommand"),
-            ["get", "values", RELEASE] | ["rollback" | "uninstall", RELEASE] => Ok(()),
-            ["pull", "oci://REGISTRY/charts/gce-metadata-proxy"] => Ok(()),
+            ["get", "values", RELEASE]
+            | ["rollback" | "uninstall", RELEASE]
+            | ["pull", "oci://REGISTRY/charts/gce-metadata-proxy"] => Ok(()),
             ["install" | "upgrade" | "template", RELEASE, chart] => {
                 check(self.original(chart).join("Chart.yaml").exists(), format!("no chart {chart}"))
             }
