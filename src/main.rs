@@ -81,9 +81,9 @@ fn start(command: Command) -> Outcome<ExitCode> {
                     }
                 };
                 let registry = Registry::of_this_process();
-                let door = metrics_addr.map(|addr| pages::bind(addr, true, "--keeper-metrics-addr")).transpose()?;
-                let serve = |door| AbortOnDropHandle::new(tokio::spawn(pages::serve_metrics(door, registry.clone())));
-                let _serving = door.map(serve);
+                let serve = |addr| pages::serve_metrics(addr, "--keeper-metrics-addr", registry.clone());
+                // Concurrently: without its rules the node is open, whoever has the port.
+                let _serving = metrics_addr.map(|addr| AbortOnDropHandle::new(tokio::spawn(serve(addr))));
                 let metrics = redirect::Metrics {
                     dropped: registry.counter(&table::REDIRECT_DROPPED),
                     spoofed: registry.gauge_vec(&table::REDIRECT_SPOOFED),

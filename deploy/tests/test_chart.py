@@ -31,11 +31,12 @@ class Chart(unittest.TestCase):
                     self.assertEqual(difference(ours[name], without_helms_labels(charts[name])), "")
 
     def test_it_takes_more_values(self):
+        tag = f"v1@sha256:{'0' * 64}"
         pod = self.pod(
-            "--set", "image.repository=r.example/p,image.tag=v1", "--set", "image.pullSecrets[0].name=s",
+            "--set", f"image.repository=r.example/p,image.tag={tag}", "--set", "image.pullSecrets[0].name=s",
             "--set", "extraArgs={--max-in-flight=400}", "--set", "resources.limits.cpu=null",
         )  # fmt: skip
-        self.assertEqual(pod["containers"][0]["image"], "r.example/p:v1")
+        self.assertEqual(pod["containers"][0]["image"], f"r.example/p:{tag}")
         self.assertEqual(pod["imagePullSecrets"], [{"name": "s"}])
         self.assertEqual(pod["containers"][0]["args"][-1], "--max-in-flight=400")
         self.assertNotIn("cpu", pod["containers"][0]["resources"]["limits"])
@@ -43,6 +44,20 @@ class Chart(unittest.TestCase):
     def test_another_format_of_the_log_replaces_the_charts(self):
         args = self.pod("--set", "extraArgs={--max-in-flight=400,--log-format=text}")["containers"][0]["args"]
         self.assertEqual(all_of(args, "--log-format"), ["text"])
+
+    def test_a_pod_may_take_as_long_as_the_drain(self):
+        variable = "env[0].name=METADATA_PROXY_DRAIN_TIMEOUT,env[0].value"
+        for given, seconds in [
+            ("port=988", 30),
+            ("extraArgs={--drain-timeout=20s}", 30),
+            ("extraArgs={--drain-timeout=26s}", 31),
+            ("extraArgs={--drain-timeout=2m}", 125),
+            ("extraArgs={--drain-timeout=60000ms}", 65),
+            (f"{variable}=1m", 65),
+            (f"{variable}=1m,extraArgs={{--drain-timeout=40s}}", 45),
+        ]:
+            with self.subTest(given):
+                self.assertEqual(self.pod("--set", given)["terminationGracePeriodSeconds"], seconds)
 
     def test_the_canary_goes_where_the_proxy_goes(self):
         where = [
@@ -254,8 +269,13 @@ class Chart(unittest.TestCase):
     def test_an_uninstall_leaves_what_pods_would_be_cut_off_without(self):
         own = ["--values", rendered.TESTS / "everything" / "values.yaml"]
         removed = ["--set", "redirect.enabled=false,canary.enabled=false"]
+        taint = ["--values", rendered.TESTS / "startup-taint" / "values.yaml", "--kube-version", "1.30.0"]
+        # The right, and what bounds it.
+        kinds = ["ClusterRole", "ClusterRoleBinding", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"]
+        of_taint = [f"{kind} gce-metadata-proxy-startup-taint" for kind in kinds]
         for more, wanted in [
             (own, {"DaemonSet gce-metadata-proxy", "ServiceAccount gce-metadata-proxy", "ConfigMap gce-metadata-proxy-policy"}),
+            (taint, {"DaemonSet gce-metadata-proxy", "ServiceAccount gce-metadata-proxy", *of_taint}),
             ([*own, *removed], set()),
             ([*own, *removed, "--set", "redirect.remove=true"], set()),
         ]:

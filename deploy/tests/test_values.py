@@ -18,17 +18,29 @@ class Values(unittest.TestCase):
             ("extraArgs={--addr=127.0.0.1:888}", "extraArgs: instead of --addr=127.0.0.1:888 set port and redirect.addresses, which the redirect"),
             ("extraArgs={--workload-identity}", "extraArgs: instead of --workload-identity set identity.enabled"),
             ("extraArgs={--redirect}", "extraArgs: instead of --redirect set redirect.enabled"),
+            ("extraArgs={--redirect-allow=443}", "extraArgs: instead of --redirect-allow=443 set redirect.allow,"),
+            ("extraArgs={--redirect-drop-spoofed}", "extraArgs: instead of --redirect-drop-spoofed set redirect.dropSpoofed,"),
+            ("extraArgs={--redirect-max-new-connections=9}", "set redirect.maxNewConnections, for the container"),
+            ("env[0].name=METADATA_PROXY_REDIRECT_ALLOW", "env: instead of METADATA_PROXY_REDIRECT_ALLOW set redirect.allow,"),
+            ("env[0].name=METADATA_PROXY_LOG_FORMAT", "env: instead of METADATA_PROXY_LOG_FORMAT set --log-format in extraArgs"),
+            ("redirect.addresses={127.0.0.1}", "redirect.addresses: 127.0.0.1 is no address that pods can be sent to"),
+            ("redirect.addresses={fd20:ce::253,::1}", "redirect.addresses: ::1 is no address"),
+            ("redirect.addresses={169.254.1.1,169.254.1.2}", "redirect.addresses: 169.254.1.1 and 169.254.1.2 are of one IP version"),
+            ("redirect.addresses={fd20:ce::1,fd20:ce::2}", "redirect.addresses: fd20:ce::1 and fd20:ce::2 are of one IP version"),
             ("extraArgs={--reuse-port=false}", "extraArgs: instead of --reuse-port=false set nothing: the chart always has it"),
             ("env[0].name=METADATA_PROXY_METRICS_ADDR", "env: instead of METADATA_PROXY_METRICS_ADDR set metricsPort"),
             ("port=989", "port and metricsPort are the same"),
+            ("metricsPort=1990,redirect.metricsAddr=0.0.0.0:1990", "redirect.metricsAddr=0.0.0.0:1990 has the port of metricsPort"),
             ("podMonitor.enabled=true,redirect.metricsAddr=127.0.0.1:1990", "redirect.metricsAddr=127.0.0.1:1990 is on loopback"),
         ]:
             with self.subTest(mistake), self.assertRaisesRegex(AssertionError, re.escape(sentence)):
                 rendered.helm("--set", mistake)
         # Somebody on the node may ask.
         rendered.helm("--set", "redirect.metricsAddr=127.0.0.1:1990")
+        for addr in ["0.0.0.0:1024", "[::]:1990", "0.0.0.0:65535"]:
+            rendered.helm("--set", f"redirect.metricsAddr={addr}")
         # Others whose names begin alike.
-        rendered.helm("--set", "extraArgs={--metrics-allowed-host=a,--redirect-max-new-connections=9,--policy-mode=audit}")
+        rendered.helm("--set", "extraArgs={--metrics-allowed-host=a,--policy-mode=audit}")
 
     def test_it_refuses_a_second_policy(self):
         values = rendered.TESTS / "own-policy" / "values.yaml"
@@ -56,6 +68,8 @@ class Values(unittest.TestCase):
             "redirect.maxNewConnections=-1",
             "redirect.maxNewConnections=100001",
             "redirect.metricsAddr=990",
+            "redirect.metricsAddr=0.0.0.0:1023",
+            "redirect.metricsAddr=0.0.0.0:65536",
             "redirect.dropSpoofed=maybe",
             "redirect.allow={https}",
             "redirect.allow=443",
@@ -147,7 +161,22 @@ class Values(unittest.TestCase):
 
     def test_the_removal_waits_for_the_containers_that_run(self):
         second = "redirect.remove=true,redirect.enabled=false,canary.enabled=false"
-        for running, wanted in [(["proxy", "redirect"], "the pods that run still keep the rules"), (["proxy"], None), (None, None)]:
+        old, new, removing = pod("proxy", "redirect"), pod("proxy"), pod("proxy", before=["redirect-remove"])
+        done = {"observedGeneration": 2, "desiredNumberScheduled": 10, "updatedNumberScheduled": 10, "numberUnavailable": 1}
+        half = done | {"updatedNumberScheduled": 9}
+        # What the API server leaves out is 0.
+        none = {"observedGeneration": 2, "desiredNumberScheduled": 10}
+        for running, wanted in [
+            (daemonset(old, done), "the pods that run still keep the rules"),
+            (daemonset(new, done), None),
+            (daemonset(new, half), "may still keep the rules: 9 of 10 nodes have a new one"),
+            (daemonset(new, none), "may still keep the rules: 0 of 10 nodes"),
+            # Accepted, and not yet seen by the controller.
+            (daemonset(new, done | {"observedGeneration": 1}), "may still keep the rules"),
+            # The second step goes on.
+            (daemonset(removing, half), None),
+            (None, None),
+        ]:
             with self.subTest(running), cluster_with(running) as server:
                 command = ["template", "gce-metadata-proxy", rendered.CHART, "--namespace", "kube-system", "--kube-version", "1.36.0"]
                 ask = [os.environ.get("HELM", "helm"), *command, "--dry-run=server", "--kube-apiserver", server, "--set", second]
@@ -158,9 +187,19 @@ class Values(unittest.TestCase):
                     rendered.run(*ask)
 
 
+def pod(*containers, before=()):
+    return {"containers": [{"name": name} for name in containers], "initContainers": [{"name": name} for name in before]}
+
+
+def daemonset(pod, status):
+    """Of which this is the second edition."""
+    metadata = {"name": "gce-metadata-proxy", "generation": 2}
+    return {"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": metadata, "spec": {"template": {"spec": pod}}, "status": status}
+
+
 @contextmanager
-def cluster_with(containers):
-    """An API server that knows one DaemonSet, with these containers; or none."""
+def cluster_with(daemonset):
+    """An API server that knows this DaemonSet; or none."""
     resource = {"name": "daemonsets", "singularName": "", "namespaced": True, "kind": "DaemonSet", "verbs": ["get"]}
     version = {"groupVersion": "apps/v1", "version": "v1"}
     pages = {
@@ -169,9 +208,7 @@ def cluster_with(containers):
         "/apis": {"kind": "APIGroupList", "groups": [{"name": "apps", "versions": [version], "preferredVersion": version}]},
         "/apis/apps/v1": {"kind": "APIResourceList", "groupVersion": "apps/v1", "resources": [resource]},
     }
-    if containers:
-        pod = {"spec": {"containers": [{"name": name} for name in containers]}}
-        daemonset = {"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": {"name": "x"}, "spec": {"template": pod}}
+    if daemonset:
         pages["/apis/apps/v1/namespaces/kube-system/daemonsets/gce-metadata-proxy"] = daemonset
 
     class Answer(BaseHTTPRequestHandler):

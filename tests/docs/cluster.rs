@@ -7,11 +7,12 @@ use crate::rules::{Checked, check, fail, text};
 use crate::{files, root};
 
 /// Subcommands of kubectl that the documentation has.
-const KUBECTL: [&str; 17] = [
+const KUBECTL: [&str; 19] = [
     "annotate",
     "apply",
     "cordon",
     "create",
+    "debug",
     "delete",
     "describe",
     "edit",
@@ -20,6 +21,7 @@ const KUBECTL: [&str; 17] = [
     "kustomize",
     "label",
     "logs",
+    "patch",
     "port-forward",
     "replace",
     "rollout",
@@ -29,13 +31,13 @@ const KUBECTL: [&str; 17] = [
 
 /// Flags of kubectl without a value, and flags whose value can be anything.
 const KUBECTL_SWITCHES: [&str; 4] = ["--rm", "-i", "--force", "--previous"];
-const KUBECTL_VALUES: [&str; 6] = ["--dry-run", "-o", "--output", "--raw", "--restart", "--selector"];
+const KUBECTL_VALUES: [&str; 7] = ["--dry-run", "-o", "--output", "--profile", "--raw", "--restart", "--selector"];
 
 /// Likewise of helm.
 const HELM_SWITCHES: [&str; 2] = ["--install", "--reset-then-reuse-values"];
 const HELM_VALUES: [&str; 2] = ["-o", "--kube-version"];
 
-const HELM: [&str; 6] = ["get", "install", "rollback", "template", "uninstall", "upgrade"];
+const HELM: [&str; 7] = ["get", "install", "pull", "rollback", "template", "uninstall", "upgrade"];
 
 const RELEASE: &str = "gce-metadata-proxy";
 const CHART: &str = "deploy/helm/gce-metadata-proxy";
@@ -164,10 +166,9 @@ impl Cluster {
                 "-n" | "--namespace" => self.namespace(words.value()?)?,
                 "-c" => check(is_named(words.value()?), "no such container")?,
                 "--image" => is_ours = is_ours_or_curl(words.value()?)?,
-                "--overrides" => {
-                    let overrides = words.value()?;
-                    serde_json::from_str::<serde_json::Value>(overrides)
-                        .map_err(|error| format!("{overrides}: {error}"))?;
+                "--overrides" | "-p" => {
+                    let object = words.value()?;
+                    serde_json::from_str::<serde_json::Value>(object).map_err(|error| format!("{object}: {error}"))?;
                 }
                 flag if KUBECTL_SWITCHES.contains(&flag) => {}
                 flag if KUBECTL_VALUES.contains(&flag) => drop(words.value()?),
@@ -181,6 +182,7 @@ impl Cluster {
             ["create", "namespace", name] => self.namespaces.push((*name).to_owned()),
             [subcommand, ..] => check(KUBECTL.contains(subcommand), "unknown subcommand")?,
         }
+        check(!named.starts_with(&["rollout", "pause"]), "a DaemonSet cannot be paused, and there is no Deployment")?;
         for word in &named {
             if let Some((kind @ ("daemonset" | "job"), name)) = word.split_once('/') {
                 check(is_named(name), format!("no {kind} {name}"))?;
@@ -216,6 +218,7 @@ impl Cluster {
                     check(file == "-" || self.original(file).is_file(), format!("no file {file}"))?;
                 }
                 "--set" => words.value()?.split(',').try_for_each(|setting| self.helm_value(setting))?,
+                "--version" => check(words.value()? == env!("CARGO_PKG_VERSION"), "not this version")?,
                 "--show-only" => {
                     let template = words.value()?;
                     check(self.original(CHART).join(template).is_file(), format!("no template {template}"))?;
@@ -228,7 +231,9 @@ impl Cluster {
         }
         match named[..] {
             [subcommand] if is_mention => check(HELM.contains(&subcommand), "unknown subcommand"),
-            ["get", "values", RELEASE] | ["rollback" | "uninstall", RELEASE] => Ok(()),
+            ["get", "values", RELEASE]
+            | ["rollback" | "uninstall", RELEASE]
+            | ["pull", "oci://REGISTRY/charts/gce-metadata-proxy"] => Ok(()),
             ["install" | "upgrade" | "template", RELEASE, chart] => {
                 check(self.original(chart).join("Chart.yaml").exists(), format!("no chart {chart}"))
             }

@@ -16,6 +16,7 @@ pub const TESTS: &[Test] = tests![
     pods_that_start_at_once_lose_nothing,
     a_rate_of_0_is_no_bound,
     what_was_dropped_is_counted_and_logged,
+    rules_do_not_wait_for_the_keeper_s_port,
     nft_s_bound_comes_back,
     iptables_bound_comes_back,
     a_tool_that_refuses_the_bound_installs_the_rest,
@@ -157,6 +158,27 @@ fn what_was_dropped_is_counted_and_logged() {
     assert!(packets > 0);
     assert_eq!((metric(&world.node, KEEPER), metric(&world.node, "127.0.0.1:989")), (packets, packets));
     assert_eq!(world.node.curl(&format!("http://{KEEPER}/statusz")).status, 404);
+}
+
+/// An address that is taken, and one that the node does not have.
+fn rules_do_not_wait_for_the_keeper_s_port() {
+    let world = World::new();
+    let _proxy = world.proxy(&[]);
+    for addr in ["127.0.0.1:989", "192.0.2.1:1990"] {
+        let keeper = Process::start(&world.node, &["redirect", "install", "--keep", "--keeper-metrics-addr", addr]);
+        let mut lines = keeper.line("redirect installed");
+        is_protected(&world.pods[0]);
+        lines.extend(keeper.written());
+        let reports = lines.iter().filter(|line| line.contains(&format!("cannot listen on {addr}")));
+        assert_eq!(reports.count(), 1, "{lines:?}");
+        if addr == "192.0.2.1:1990" {
+            world.node.ip("addr add 192.0.2.1/32 dev lo");
+            keeper.line("metrics are on 192.0.2.1:1990 now");
+            assert_eq!(metric(&world.node, addr), 0);
+        }
+        assert_eq!(keeper.terminate().code(), Some(0));
+        succeeds(&redirect(&world.node, "remove"));
+    }
 }
 
 fn the_bound_comes_back(tool: &str, damages: &[&str]) {

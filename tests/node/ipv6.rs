@@ -1,12 +1,14 @@
 //! Pods with IPv6, with and without IPv4, and nodes without it.
 
 use crate::check::check;
+use crate::process::Process;
 use crate::support::needs::{Test, tests};
 use crate::world::{SERVER, SERVER_V6, TOKEN, World, is_closed, is_protected, is_protected_at, redirect, succeeds};
 
 /// The tests of this module.
 pub const TESTS: &[Test] = tests![
     a_pod_without_ipv4_is_served,
+    a_node_without_ipv4_asks_the_server_by_ipv6,
     a_route_of_ipv6_through_a_pod_takes_no_pod_from_the_redirect,
     a_pod_s_address_arrives_unchanged,
     a_node_without_ipv6_needs_none,
@@ -36,6 +38,18 @@ fn a_pod_without_ipv4_is_served() {
         assert!(!served.stdout.contains("GET http://169.254.169.254"), "{served:?}");
         assert_eq!(proxy.terminate().code(), Some(0));
     }
+}
+
+fn a_node_without_ipv4_asks_the_server_by_ipv6() {
+    let world = World::new();
+    let pod = &world.pods[0];
+    for place in [&*world.node, pod] {
+        place.ip("-4 addr flush scope global");
+    }
+    succeeds(&redirect(&world.node, "install"));
+    let proxy = Process::start(&world.node, &["--upstream=http://[fd20:ce::254]", "--log=info"]);
+    proxy.line("cache warmed up");
+    is_protected_at(pod, &[SERVER_V6]);
 }
 
 /// A node that accepts router advertisements gets such a route from a pod.

@@ -4,11 +4,13 @@ use std::future::ready;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{self, HeaderValue};
 use http::{Request, Response, StatusCode};
 use http_body_util::Full;
+use tokio::time::sleep;
 
 use proxy::reply::PLAIN_TEXT;
 use proxy::server::{self, Arrival, Connections, Door, Drain, Payload, Server, TIMEOUTS};
@@ -50,8 +52,27 @@ pub async fn serve(door: Door, answer: impl Fn(&str) -> Response<Full<Bytes>> + 
     server(stacks, Drain::default()).run(0, door).await;
 }
 
-/// Serves `/metrics`, while polled.
-pub async fn serve_metrics(door: Door, registry: Registry) {
+/// Time between attempts to listen on an address that something else has.
+const LISTEN_AGAIN: Duration = Duration::from_secs(10);
+
+/// Serves `/metrics` on the address that this flag specifies, while polled. Something else may have the address, for which
+/// the command does not end: what it does otherwise matters more.
+pub async fn serve_metrics(addr: SocketAddr, flag: &'static str, registry: Registry) {
+    let mut is_reported = false;
+    let door = loop {
+        match bind(addr, true, flag) {
+            Ok(door) => break door,
+            Err(error) if !is_reported => {
+                tracing::error!("no metrics: {error}; trying again every {} s", LISTEN_AGAIN.as_secs());
+                is_reported = true;
+            }
+            Err(_) => {}
+        }
+        sleep(LISTEN_AGAIN).await;
+    };
+    if is_reported {
+        tracing::info!("metrics are on {addr} now");
+    }
     serve(door, move |path| match path {
         "/metrics" => metrics(&registry),
         _ => page(StatusCode::NOT_FOUND, PLAIN_TEXT, "not found; there is /metrics"),

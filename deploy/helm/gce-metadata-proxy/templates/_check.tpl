@@ -10,8 +10,12 @@
 {{- include "redirect.remove.check" . -}}
 {{- end -}}
 {{- include "settings.check" . -}}
+{{- include "addresses.check" . -}}
 {{- if and .Values.podMonitor.enabled (hasPrefix "127." .Values.redirect.metricsAddr) -}}
 {{- fail (printf "redirect.metricsAddr=%s is on loopback, where Prometheus cannot scrape it, and podMonitor.enabled tells it to: set it to 0.0.0.0 and a port, or leave it empty" .Values.redirect.metricsAddr) -}}
+{{- end -}}
+{{- if hasSuffix (printf ":%d" (int .Values.metricsPort)) .Values.redirect.metricsAddr -}}
+{{- fail (printf "redirect.metricsAddr=%s has the port of metricsPort, where the proxy serves its own pages on the same network" .Values.redirect.metricsAddr) -}}
 {{- end -}}
 {{- if eq (int .Values.port) (int .Values.metricsPort) -}}
 {{- fail "port and metricsPort are the same; pods must not reach the pages for operators" -}}
@@ -25,6 +29,9 @@ given twice is an error at the start. */}}
   "addr" "port and redirect.addresses, which the redirect must know"
   "metrics-addr" "metricsPort, which the probes must know, and podMonitor.enabled to open it to Prometheus"
   "redirect" "redirect.enabled, which has a container of its own for it"
+  "redirect-allow" "redirect.allow, which the canary must know, too"
+  "redirect-drop-spoofed" "redirect.dropSpoofed, for the container that has the redirect"
+  "redirect-max-new-connections" "redirect.maxNewConnections, for the container that has the redirect"
   "reuse-port" "nothing: the chart always has it, for updates without a gap"
   "workload-identity" "identity.enabled, which brings the mounts and rights for it"
 -}}
@@ -44,6 +51,25 @@ given twice is an error at the start. */}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
+{{- range .Values.env -}}
+{{- if eq .name "METADATA_PROXY_LOG_FORMAT" -}}
+{{- fail "env: instead of METADATA_PROXY_LOG_FORMAT set --log-format in extraArgs, which replaces the chart's flag; a variable does not" -}}
+{{- end -}}
+{{- end -}}
+{{- end }}
+
+{{/* The redirect refuses these at its start. */}}
+{{- define "addresses.check" -}}
+{{- $versions := list -}}
+{{- range .Values.redirect.addresses -}}
+{{- if or (hasPrefix "127." .) (has . (list "::1" "0.0.0.0" "::")) -}}
+{{- fail (printf "redirect.addresses: %s is no address that pods can be sent to: take link-local ones, or of fd20:ce::/64" .) -}}
+{{- end -}}
+{{- $versions = append $versions (contains ":" .) -}}
+{{- end -}}
+{{- if ne (len $versions) (len (uniq $versions)) -}}
+{{- fail (printf "redirect.addresses: %s are of one IP version; there is at most one of each" (join " and " .Values.redirect.addresses)) -}}
+{{- end -}}
 {{- end }}
 
 {{/* Old pods put the rules back while new ones remove them. */}}
@@ -55,6 +81,19 @@ given twice is an error at the start. */}}
 {{- range (dig "spec" "template" "spec" "containers" list $running) -}}
 {{- if eq .name "redirect" -}}
 {{- fail (printf "redirect.remove=true is the second of two steps, and the pods that run still keep the rules. First upgrade without redirect.remove, and wait: kubectl -n %s rollout status daemonset/gce-metadata-proxy" $.Release.Namespace) -}}
+{{- end -}}
+{{- end -}}
+{{- /* The template above is of the first step as soon as that is accepted; the status says how far it is. `updatedNumberScheduled`
+counts nodes without an old pod. A node that is down does not matter once it has the new one, so availability is not asked for. */}}
+{{- $isBegun := false -}}
+{{- range (dig "spec" "template" "spec" "initContainers" list $running) -}}
+{{- $isBegun = or $isBegun (eq .name "redirect-remove") -}}
+{{- end -}}
+{{- if and $running (not $isBegun) -}}
+{{- $updated := int (dig "status" "updatedNumberScheduled" 0 $running) -}}
+{{- $wanted := int (dig "status" "desiredNumberScheduled" 0 $running) -}}
+{{- if or (lt $updated $wanted) (lt (int (dig "status" "observedGeneration" 0 $running)) (int $running.metadata.generation)) -}}
+{{- fail (printf "redirect.remove=true is the second of two steps, and pods of before the first may still keep the rules: %d of %d nodes have a new one. Wait: kubectl -n %s rollout status daemonset/gce-metadata-proxy" $updated $wanted .Release.Namespace) -}}
 {{- end -}}
 {{- end -}}
 {{- end }}

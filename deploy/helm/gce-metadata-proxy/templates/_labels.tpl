@@ -23,7 +23,8 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 app.kubernetes.io/component: doctor
 {{- end }}
 
-{{/* What `helm uninstall` leaves as long as the redirect's rules are kept: without its proxy, all pods of a node are cut off. */}}
+{{/* What `helm uninstall` leaves as long as the redirect's rules are kept: without its proxy, all pods of a node are cut off, and
+without the right to remove the startup taint new nodes take none. An upgrade leaves these too, when it has them no more. */}}
 {{- define "keep" -}}
 {{- if .Values.redirect.enabled -}}
 helm.sh/resource-policy: keep

@@ -9,6 +9,29 @@
 {{ include "common.env" . }}
 {{- end }}
 
+{{/* How many seconds a pod may take to end, after which the kubelet kills it. A value without a unit is refused by the proxy. */}}
+{{- define "gracePeriod" -}}
+{{- $drain := "" -}}
+{{- range .Values.env -}}
+{{- if eq .name "METADATA_PROXY_DRAIN_TIMEOUT" -}}
+{{- $drain = .value | default "" -}}
+{{- end -}}
+{{- end -}}
+{{- /* A flag goes before a variable. */}}
+{{- range .Values.extraArgs -}}
+{{- if hasPrefix "--drain-timeout=" . -}}
+{{- $drain = trimPrefix "--drain-timeout=" . -}}
+{{- end -}}
+{{- end -}}
+{{- $seconds := regexFind "^[0-9]+" $drain | int -}}
+{{- if hasSuffix "ms" $drain -}}
+{{- $seconds = div $seconds 1000 -}}
+{{- else if hasSuffix "m" $drain -}}
+{{- $seconds = mul $seconds 60 -}}
+{{- end -}}
+{{- max 30 (add $seconds 5) -}}
+{{- end }}
+
 {{/* What the doctor has, too. */}}
 {{- define "common.env" -}}
 {{- if .Values.identity.enabled }}
