@@ -139,8 +139,43 @@ async fn large_objects_do_not_make_large_events() {
     );
     let Some(Event::Applied(pod)) = events.next().await.expect("an event") else { panic!("not a pod") };
     assert!(pod.spec.host_network);
-    running.bytes(format!("{{\"a\":[{}\n", "0,".repeat(1 << 20)));
-    assert_eq!(events.next().await.expect_err("too long").failure(), Failure::Invalid);
+    running.bytes(format!("{{\"name\":\"large\",\"a\":[{}\n", "0,".repeat(1 << 20)));
+    let error = events.next().await.expect_err("too long");
+    assert_eq!(error.failure(), Failure::Invalid);
+    assert!(error.to_string().contains(r#"begins with {"name":"large""#), "{error}");
+}
+
+/// 256 KiB, as Kubernetes counts annotations. The API server writes each `<` as six bytes.
+fn inflated(each: usize) -> String {
+    let value = "<".repeat(each - 5);
+    let all: serde_json::Map<_, _> = (0..(256 << 10) / each).map(|at| (format!("{at:05}"), json!(value))).collect();
+    json!(all).to_string().replace('<', "\\u003c")
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_annotations_make_a_large_event_or_account() {
+    let (mut fake, cluster) = Fake::new("node-1");
+    let watch = cluster.clone();
+    let events = tokio::spawn(async move { watch.node_pods(Since::Version("1")).await });
+    let running = fake.asked().await.run(200);
+    let mut events = events.await.expect("no panic").expect("a watch");
+    for each in [6, 690, 256 << 10] {
+        let inflated = inflated(each);
+        for (annotations, labels) in [(inflated.as_str(), "{}"), ("{}", inflated.as_str())] {
+            let metadata = format!(r#"{{"annotations":{annotations},"labels":{labels},"name":"p"}}"#);
+            running.bytes(format!("{{\"type\":\"ADDED\",\"object\":{{\"metadata\":{metadata}}}}}\n"));
+            let Some(Event::Applied(pod)) = events.next().await.expect("an event") else { panic!("not a pod") };
+            assert_eq!(pod.metadata.name, "p");
+        }
+        let asking = cluster.clone();
+        let read = tokio::spawn(async move { asking.service_account("a", "app").await });
+        let google = r#""iam.gke.io/gcp-service-account":"a@b""#;
+        let annotations = format!("{},{google}}}", inflated.strip_suffix('}').expect("an object"));
+        fake.asked().await.run(200).bytes(format!(r#"{{"metadata":{{"annotations":{annotations},"uid":"u"}}}}"#));
+        let account = read.await.expect("no panic").expect("an answer").expect("an account").metadata;
+        let google_account = account.annotations.and_then(|annotations| annotations.google_account);
+        assert_eq!((account.uid.as_str(), google_account.as_deref()), ("u", Some("a@b")), "{each}");
+    }
 }
 
 /// A certificate of nobody: without one, kube uses those of the system.
