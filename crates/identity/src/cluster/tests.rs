@@ -346,3 +346,32 @@ async fn a_credential_from_a_program_is_refused_in_words() {
     let missing = Cluster::connect(&settings(&file.0)).await.expect_err("missing").to_string();
     assert!(missing.contains("/nonexistent/ca-certificates.crt") && missing.contains("must be mounted"), "{missing}");
 }
+
+#[tokio::test]
+async fn only_the_kubeconfigs_own_proxy_is_refused() {
+    const CHILD: &str = "CLUSTER_TEST_CHILD";
+    let (port, mut heads) = server(200).await;
+    let text = kubeconfig(port, &json!({"token": "one"}));
+    if std::env::var_os(CHILD).is_some() {
+        let file = File::new("direct", &text);
+        let cluster = Cluster::connect(&settings(&file.0)).await.expect("a credential");
+        cluster.list().await.expect("a list");
+        assert!(heads.recv().await.expect("a request").starts_with("get /api/v1/pods"), "it is direct");
+        return;
+    }
+    // Variables are those of a whole process.
+    for (variable, proxy) in
+        [("HTTPS_PROXY", "http://127.0.0.1:1"), ("HTTPS_PROXY", "http://a b"), ("https_proxy", "::")]
+    {
+        let mut child = std::process::Command::new(std::env::current_exe().expect("this program"));
+        child.args(["--exact", "cluster::tests::only_the_kubeconfigs_own_proxy_is_refused"]).env(CHILD, "1");
+        let output = child.env(variable, proxy).output().expect("a process");
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(output.status.success() && text.contains("1 passed"), "{variable}={proxy}: {text}");
+    }
+    let mut given: Value = serde_json::from_str(&text).expect("json");
+    given["clusters"][0]["cluster"]["proxy-url"] = json!("http://127.0.0.1:1");
+    let file = File::new("proxy", &given.to_string());
+    let refused = Cluster::connect(&settings(&file.0)).await.expect_err("a proxy").to_string();
+    assert!(refused.contains("proxy-url is not supported"), "{refused}");
+}
