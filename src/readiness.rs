@@ -252,7 +252,7 @@ mod tests {
         identity.pods().restore([], BootTime::now());
         suspend(Duration::from_secs(600));
         assert!(readiness.state().is_ready());
-        assert!(readiness.state().to_string().contains("silent for 600 s"), "{}", readiness.state());
+        assert!(readiness.state().to_string().contains("nothing about pods for 600 s"), "{}", readiness.state());
     }
 
     #[tokio::test]

@@ -306,7 +306,9 @@ impl Identity {
             None => Some(format!("identity: {api_server} has not yet listed this node's pods, which get 503")),
             Some(age) if age > STALE => {
                 let seconds = age.as_secs();
-                Some(format!("identity: {api_server} has been silent for {seconds} s; new pods get 503"))
+                Some(format!(
+                    "identity: {api_server} has reported nothing about pods for {seconds} s; new pods get 503"
+                ))
             }
             Some(_) => self.scans.trouble().map(|trouble| format!("identity: {trouble}; new pods get 503")),
         }

@@ -311,7 +311,7 @@ async fn readiness_follows_the_api_server() {
     assert_eq!(node.identity.degraded(), None);
     sleep(STALE + Duration::from_secs(1)).await;
     let why = node.identity.degraded().expect("degraded");
-    assert!(why.contains("has been silent for 151 s"), "{why}");
+    assert!(why.contains("has reported nothing about pods for 151 s"), "{why}");
     node.identity.pods.heard();
     assert_eq!(node.identity.degraded(), None);
 }

@@ -183,17 +183,23 @@ pub(super) async fn config(settings: &Settings) -> Result<Config, ClusterError> 
     match &settings.credential {
         Credential::Kubeconfig(file) => {
             let failed = |error| ClusterError::Kubeconfig { file: file.clone(), error };
-            let kubeconfig = Kubeconfig::read_from(file).map_err(failed)?;
+            let mut kubeconfig = Kubeconfig::read_from(file).map_err(failed)?;
             // First: files that it names need not be mounted if it is of no use anyway.
             if let Some(program) = program(&kubeconfig) {
                 return Err(ClusterError::Program { file: file.clone(), program });
             }
-            let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await;
-            let config = config.map_err(failed)?;
-            match config.proxy_url {
-                Some(_) => Err(ClusterError::Unsupported { file: file.clone(), field: "proxy-url" }),
-                None => Ok(config),
+            if has_proxy(&kubeconfig) {
+                return Err(ClusterError::Unsupported { file: file.clone(), field: "proxy-url" });
             }
+            // Otherwise kube takes one from HTTPS_PROXY, and fails if that is no URL. Connections to the API
+            // server are direct.
+            for cluster in kubeconfig.clusters.iter_mut().filter_map(|named| named.cluster.as_mut()) {
+                cluster.proxy_url = Some(UNUSED_PROXY.to_owned());
+            }
+            let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await;
+            let mut config = config.map_err(failed)?;
+            config.proxy_url = None;
+            Ok(config)
         }
         Credential::OwnAccount(acting) => {
             let mut config = Config::incluster_env().map_err(ClusterError::NoAccount)?;
@@ -203,6 +209,19 @@ pub(super) async fn config(settings: &Settings) -> Result<Config, ClusterError> 
             Ok(config)
         }
     }
+}
+
+/// Stands for the proxy that is not used.
+const UNUSED_PROXY: &str = "http://unused.invalid";
+
+/// Whether the current context's cluster is to be reached through a proxy.
+fn has_proxy(kubeconfig: &Kubeconfig) -> bool {
+    let Some(name) = kubeconfig.current_context.as_ref() else { return false };
+    let context = kubeconfig.contexts.iter().find(|context| context.name == *name);
+    let Some(context) = context.and_then(|named| named.context.as_ref()) else { return false };
+    let cluster = kubeconfig.clusters.iter().find(|named| named.name == context.cluster);
+    let proxy = cluster.and_then(|named| named.cluster.as_ref()?.proxy_url.as_ref());
+    proxy.is_some_and(|proxy| !proxy.is_empty())
 }
 
 /// The program that the current context's user gets a credential from.

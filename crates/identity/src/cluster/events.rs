@@ -22,8 +22,8 @@ const MAX_EVENT_BYTES: usize = 1 << 20;
 /// Maximum bytes that are kept of a list, some thousand pods. A node has some hundred.
 const MAX_LIST_BYTES: usize = 4 << 20;
 
-/// Maximum bytes that are kept of a service account. All its annotations together have at most 256 KiB.
-const MAX_ACCOUNT_BYTES: usize = 512 << 10;
+/// Maximum bytes that are kept of a service account: far more than a few annotations take.
+const MAX_ACCOUNT_BYTES: usize = 128 << 10;
 
 /// Maximum bytes that are kept of a node. Its taints and labels have some thousand.
 const MAX_NODE_BYTES: usize = 512 << 10;
@@ -82,7 +82,7 @@ impl Events {
             let (read, is_whole) = self.pruner.read_line(&self.incoming.chunk);
             self.incoming.chunk.advance(read);
             if self.pruner.kept().len() > MAX_EVENT_BYTES {
-                return Err(RequestError::Invalid(format!("an event of more than {MAX_EVENT_BYTES} bytes")));
+                return Err(RequestError::Invalid(too_large(self.pruner.kept())));
             }
             if is_whole {
                 let event = self.event();
@@ -218,6 +218,12 @@ fn refused(refusal: &Refusal, hint: Hint) -> RequestError {
         Ok(status) => RequestError::Refused { status, message: refusal.message.clone(), hint: hint.of(status) },
         Err(_) => RequestError::Invalid(format!("an error without a status: {}", refusal.message)),
     }
+}
+
+/// Describes an event that is too large. The API server writes the names of an object first.
+fn too_large(kept: &[u8]) -> String {
+    let beginning = String::from_utf8_lossy(&kept[..kept.len().min(300)]);
+    format!("an event of more than {MAX_EVENT_BYTES} bytes, which begins with {beginning}")
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "for map_err")]

@@ -2,7 +2,8 @@
 //!
 //! A pod's creator decides how large its object is: up to some 9 MiB of JSON. Only some plain fields of a pod
 //! and its addresses are read, so everything deeper is dropped before it takes memory. The rest is bounded by the
-//! number of fields that Kubernetes has.
+//! number of fields that Kubernetes has. Of annotations, only those are kept that are read: 256 KiB of them take six
+//! times as many bytes if the API server escapes each character.
 
 /// Maximum bytes of a string that is kept. Names have at most 253, and messages about missing permissions some hundred.
 const MAX_STRING: usize = 4096;
@@ -10,6 +11,9 @@ const MAX_STRING: usize = 4096;
 /// Replaces a longer annotation of an account. It is not empty, which would count as absent, and not a valid value of
 /// any annotation: not an e-mail, a project or a list in JSON.
 const TOO_LONG: &[u8] = b"[longer than 4096 bytes]";
+
+/// The field whose entries are kept or dropped one by one.
+const ANNOTATIONS: &[u8] = b"annotations";
 
 /// The kind of document that is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,13 +51,22 @@ impl Shape {
     /// Whether an object or array in this field is kept.
     fn keeps(self, field: &[u8]) -> bool {
         match self {
-            // The annotation of a bookmark marks the list as complete.
-            Self::Event => matches!(field, b"podIPs" | b"annotations"),
+            Self::Event => field == b"podIPs" || field == ANNOTATIONS,
             Self::List => field == b"podIPs",
-            // They name the account's Google identity.
-            Self::Account => field == b"annotations",
+            Self::Account => field == ANNOTATIONS,
             Self::Node => matches!(field, b"taints" | b"labels"),
             Self::Owners => field == b"ownerReferences",
+        }
+    }
+
+    /// Whether an annotation is kept. All others may be many, and are a tenant's choice.
+    fn keeps_annotation(self, key: &[u8]) -> bool {
+        match self {
+            // It marks the list at the beginning as complete.
+            Self::Event => key == b"k8s.io/initial-events-end",
+            // They name the account's Google identity.
+            Self::Account => key.starts_with(b"iam.gke.io/"),
+            Self::List | Self::Node | Self::Owners => false,
         }
     }
 }
@@ -82,6 +95,10 @@ pub(super) struct Pruner {
     is_too_long: bool,
     /// The last string before a colon is a field whose object or array is kept.
     keeps_next: bool,
+    /// The last field before a container is `annotations`.
+    is_annotations: bool,
+    /// Beginning of an annotation that is not kept, in `kept`.
+    unneeded: Option<usize>,
 }
 
 impl Pruner {
@@ -95,6 +112,8 @@ impl Pruner {
             string: 0,
             is_too_long: false,
             keeps_next: false,
+            is_annotations: false,
+            unneeded: None,
         }
     }
 
@@ -151,11 +170,11 @@ impl Pruner {
             }
             b':' => {
                 if self.dropped_at.is_none() {
-                    let field = self.kept.get(self.string..self.kept.len().saturating_sub(1)).unwrap_or_default();
-                    self.keeps_next = self.shape.keeps(field);
+                    self.read_field();
                 }
                 self.keep(byte);
             }
+            b',' if self.drops_annotation() => {}
             b'{' | b'[' => {
                 let is_needed = self.depth != self.shape.depth_of_fields() || self.keeps_next;
                 if self.dropped_at.is_none() && !is_needed {
@@ -166,6 +185,11 @@ impl Pruner {
                 self.depth += 1;
             }
             b'}' | b']' => {
+                if self.drops_annotation() {
+                    // A comma before it would end the object.
+                    let kept = self.kept.trim_ascii_end();
+                    self.kept.truncate(kept.strip_suffix(b",").unwrap_or(kept).len());
+                }
                 self.keep(byte);
                 self.depth = self.depth.saturating_sub(1);
                 if self.dropped_at == Some(self.depth) {
@@ -174,6 +198,27 @@ impl Pruner {
             }
             _ => self.keep(byte),
         }
+    }
+
+    /// Decides what is kept of the value behind this colon.
+    fn read_field(&mut self) {
+        let field = self.kept.get(self.string..self.kept.len().saturating_sub(1)).unwrap_or_default();
+        self.keeps_next = self.shape.keeps(field);
+        let fields = self.shape.depth_of_fields();
+        if self.depth == fields {
+            self.is_annotations = field == ANNOTATIONS;
+        } else if self.depth == fields + 1 && self.is_annotations && !self.shape.keeps_annotation(field) {
+            self.unneeded = Some(self.string.saturating_sub(1));
+        }
+    }
+
+    /// Drops the annotation that ends here, if it is not kept. Returns whether it did.
+    fn drops_annotation(&mut self) -> bool {
+        if self.depth != self.shape.depth_of_fields() + 1 {
+            return false;
+        }
+        let unneeded = self.unneeded.take();
+        unneeded.inspect(|&begins| self.kept.truncate(begins)).is_some()
     }
 
     fn keep(&mut self, byte: u8) {
@@ -214,7 +259,8 @@ mod tests {
     fn fields_and_addresses_are_kept_and_all_below_is_dropped() {
         let pod = json!({
             "metadata": {
-                "uid": "1", "labels": {"podIPs": ["a"]}, "annotations": {"a]": "\"{"}, "managedFields": [{"a": [1]}],
+                "uid": "1", "labels": {"podIPs": ["a"]}, "managedFields": [{"a": [1]}],
+                "annotations": {"a]": "\"{", "k8s.io/initial-events-end": "true", "z": [{"b": 1}, 2]},
             },
             "spec": {"containers": [{"env": [{"name": "}"}]}], "nodeName": "n", "hostNetwork": true, "volumes": null},
             "status": {"phase": "Running", "podIPs": [{"ip": "10.8.0.5"}], "conditions": [[]]},
@@ -225,6 +271,7 @@ mod tests {
         {
             expected[part][field] = Value::Null;
         }
+        expected["metadata"]["annotations"] = json!({"k8s.io/initial-events-end": "true"});
         let event = json!({"type": "ADDED", "object": pod});
         let kept: Value = serde_json::from_str(&pruned(Shape::Event, &event.to_string())).expect("JSON");
         assert_eq!(kept, json!({"type": "ADDED", "object": expected}));
@@ -248,13 +295,13 @@ mod tests {
     #[test]
     fn a_long_annotation_of_an_account_is_not_an_absent_one() {
         for long in ["a".repeat(4097), "\\u0061".repeat(40_000)] {
-            let text = format!(r#"{{"metadata":{{"annotations":{{"a":"{long}","b":"kept"}}}}}}"#);
+            let text = format!(r#"{{"metadata":{{"annotations":{{"iam.gke.io/a":"{long}","iam.gke.io/b":"kept"}}}}}}"#);
             let kept: Value = serde_json::from_str(&pruned(Shape::Account, &text)).expect("JSON");
-            let annotations = json!({"a": "[longer than 4096 bytes]", "b": "kept"});
+            let annotations = json!({"iam.gke.io/a": "[longer than 4096 bytes]", "iam.gke.io/b": "kept"});
             assert_eq!(kept, json!({"metadata": {"annotations": annotations}}));
         }
         let longest = "a".repeat(4096);
-        let text = format!(r#"{{"metadata":{{"annotations":{{"a":"{longest}"}}}}}}"#);
+        let text = format!(r#"{{"metadata":{{"annotations":{{"iam.gke.io/a":"{longest}"}}}}}}"#);
         assert_eq!(pruned(Shape::Account, &text), text);
     }
 
@@ -275,7 +322,10 @@ mod tests {
             any::<i32>().prop_map(Value::from),
             ".{0,12}".prop_map(Value::from),
         ];
-        let key = || prop_oneof![Just("podIPs".to_owned()), Just("annotations".to_owned()), "[a-z\"\\\\{]{0,3}"];
+        let key = || {
+            const KNOWN: &[&str] = &["podIPs", "annotations", "k8s.io/initial-events-end"];
+            prop_oneof![prop::sample::select(KNOWN).prop_map(str::to_owned), "[a-z\"\\\\{]{0,3}"]
+        };
         let object = |fields: BTreeMap<String, Value>| Value::Object(fields.into_iter().collect());
         let any = leaf.prop_recursive(4, 32, 4, move |inner| {
             prop_oneof![
@@ -293,7 +343,9 @@ mod tests {
             Value::Array(_) | Value::Object(_) if is_dropped => Value::Null,
             Value::Array(items) => items.iter().map(|item| expected(shape, item, depth + 1, "")).collect(),
             Value::Object(fields) => {
-                fields.iter().map(|(key, item)| (key.clone(), expected(shape, item, depth + 1, key))).collect()
+                let is_annotations = depth == shape.depth_of_fields() && field == "annotations";
+                let kept = fields.iter().filter(|(key, _)| !is_annotations || shape.keeps_annotation(key.as_bytes()));
+                kept.map(|(key, item)| (key.clone(), expected(shape, item, depth + 1, key))).collect()
             }
             plain => plain.clone(),
         }

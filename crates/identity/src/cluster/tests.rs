@@ -139,8 +139,43 @@ async fn large_objects_do_not_make_large_events() {
     );
     let Some(Event::Applied(pod)) = events.next().await.expect("an event") else { panic!("not a pod") };
     assert!(pod.spec.host_network);
-    running.bytes(format!("{{\"a\":[{}\n", "0,".repeat(1 << 20)));
-    assert_eq!(events.next().await.expect_err("too long").failure(), Failure::Invalid);
+    running.bytes(format!("{{\"name\":\"large\",\"a\":[{}\n", "0,".repeat(1 << 20)));
+    let error = events.next().await.expect_err("too long");
+    assert_eq!(error.failure(), Failure::Invalid);
+    assert!(error.to_string().contains(r#"begins with {"name":"large""#), "{error}");
+}
+
+/// 256 KiB, as Kubernetes counts annotations. The API server writes each `<` as six bytes.
+fn inflated(each: usize) -> String {
+    let value = "<".repeat(each - 5);
+    let all: serde_json::Map<_, _> = (0..(256 << 10) / each).map(|at| (format!("{at:05}"), json!(value))).collect();
+    json!(all).to_string().replace('<', "\\u003c")
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_annotations_make_a_large_event_or_account() {
+    let (mut fake, cluster) = Fake::new("node-1");
+    let watch = cluster.clone();
+    let events = tokio::spawn(async move { watch.node_pods(Since::Version("1")).await });
+    let running = fake.asked().await.run(200);
+    let mut events = events.await.expect("no panic").expect("a watch");
+    for each in [6, 690, 256 << 10] {
+        let inflated = inflated(each);
+        for (annotations, labels) in [(inflated.as_str(), "{}"), ("{}", inflated.as_str())] {
+            let metadata = format!(r#"{{"annotations":{annotations},"labels":{labels},"name":"p"}}"#);
+            running.bytes(format!("{{\"type\":\"ADDED\",\"object\":{{\"metadata\":{metadata}}}}}\n"));
+            let Some(Event::Applied(pod)) = events.next().await.expect("an event") else { panic!("not a pod") };
+            assert_eq!(pod.metadata.name, "p");
+        }
+        let asking = cluster.clone();
+        let read = tokio::spawn(async move { asking.service_account("a", "app").await });
+        let google = r#""iam.gke.io/gcp-service-account":"a@b""#;
+        let annotations = format!("{},{google}}}", inflated.strip_suffix('}').expect("an object"));
+        fake.asked().await.run(200).bytes(format!(r#"{{"metadata":{{"annotations":{annotations},"uid":"u"}}}}"#));
+        let account = read.await.expect("no panic").expect("an answer").expect("an account").metadata;
+        let google_account = account.annotations.and_then(|annotations| annotations.google_account);
+        assert_eq!((account.uid.as_str(), google_account.as_deref()), ("u", Some("a@b")), "{each}");
+    }
 }
 
 /// A certificate of nobody: without one, kube uses those of the system.
@@ -310,4 +345,33 @@ async fn a_credential_from_a_program_is_refused_in_words() {
     let file = File::new("authority", &given.to_string());
     let missing = Cluster::connect(&settings(&file.0)).await.expect_err("missing").to_string();
     assert!(missing.contains("/nonexistent/ca-certificates.crt") && missing.contains("must be mounted"), "{missing}");
+}
+
+#[tokio::test]
+async fn only_the_kubeconfigs_own_proxy_is_refused() {
+    const CHILD: &str = "CLUSTER_TEST_CHILD";
+    let (port, mut heads) = server(200).await;
+    let text = kubeconfig(port, &json!({"token": "one"}));
+    if std::env::var_os(CHILD).is_some() {
+        let file = File::new("direct", &text);
+        let cluster = Cluster::connect(&settings(&file.0)).await.expect("a credential");
+        cluster.list().await.expect("a list");
+        assert!(heads.recv().await.expect("a request").starts_with("get /api/v1/pods"), "it is direct");
+        return;
+    }
+    // Variables are those of a whole process.
+    for (variable, proxy) in
+        [("HTTPS_PROXY", "http://127.0.0.1:1"), ("HTTPS_PROXY", "http://a b"), ("https_proxy", "::")]
+    {
+        let mut child = std::process::Command::new(std::env::current_exe().expect("this program"));
+        child.args(["--exact", "cluster::tests::only_the_kubeconfigs_own_proxy_is_refused"]).env(CHILD, "1");
+        let output = child.env(variable, proxy).output().expect("a process");
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(output.status.success() && text.contains("1 passed"), "{variable}={proxy}: {text}");
+    }
+    let mut given: Value = serde_json::from_str(&text).expect("json");
+    given["clusters"][0]["cluster"]["proxy-url"] = json!("http://127.0.0.1:1");
+    let file = File::new("proxy", &given.to_string());
+    let refused = Cluster::connect(&settings(&file.0)).await.expect_err("a proxy").to_string();
+    assert!(refused.contains("proxy-url is not supported"), "{refused}");
 }

@@ -83,7 +83,8 @@ struct Watch<F> {
     on: F,
     /// The resource version of `pods`. `None` before the first list, and when events since then are lost.
     version: Option<String>,
-    /// Whether the server may send a list as events: Kubernetes 1.34 and later, by default.
+    /// Whether the server may send a list as events: Kubernetes 1.34 and later, by default. Not after an event that made no
+    /// sense: the list has that object too, with less of it, so that one object does not keep the others from being known.
     streams_lists: bool,
     /// Attempts without an event.
     failures: u32,
@@ -210,6 +211,7 @@ impl<F: Fn(WatchEvent<'_>)> Watch<F> {
         if loses_events(failure) {
             self.version = None;
         }
+        self.streams_lists &= failure != Failure::Invalid;
         let is_logged = failure != Failure::Expired && !self.reported.contains(&failure);
         if is_logged {
             self.reported.push(failure);

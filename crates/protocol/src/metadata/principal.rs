@@ -121,8 +121,8 @@ pub enum Doubt {
     /// The pod has a network, and the address is not in it.
     #[error("the pod's network has other addresses, or has ended")]
     Contradicted,
-    /// The API server has been silent for too long.
-    #[error("the API server has been silent for {0} s")]
+    /// The API server has reported nothing about pods for too long.
+    #[error("the API server has reported nothing about pods for {0} s")]
     Stale(u64),
 }
 

@@ -52,6 +52,15 @@ impl Scene {
         asked.run(200)
     }
 
+    /// The next requests, which read a list in one response, with this pod, and resume from there.
+    async fn lists_at_once(&mut self, digit: &str) {
+        let asked = self.fake.asked().await;
+        assert_eq!((asked.parameter("watch"), asked.parameter("resourceVersion")), (None, None));
+        asked.answer(200, &json!({"metadata": {"resourceVersion": "300"}, "items": [pod(digit, "7")]}));
+        let _running = self.goes_on("300").await.run(200);
+        self.knows(&[digit]).await;
+    }
+
     /// The next request, which resumes after this version.
     async fn goes_on(&mut self, version: &str) -> Asked {
         let asked = self.fake.asked().await;
@@ -353,11 +362,19 @@ async fn after_an_event_that_makes_no_sense_the_pods_are_listed_anew() {
     for line in lines {
         let (mut scene, running) = Scene::with(&["1"]).await;
         running.bytes(line);
-        scene.lists_by_events().await;
+        scene.lists_at_once("2").await;
     }
     let (mut scene, running) = Scene::with(&["1"]).await;
     running.event("DELETED", &json!({"metadata": {"uid": uid("2")}}));
-    scene.lists_by_events().await;
+    scene.lists_at_once("2").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_object_that_makes_no_sense_does_not_keep_a_new_proxy_from_the_others() {
+    let mut scene = Scene::new();
+    scene.lists_by_events().await.bytes(format!("{{\"a\":[{}\n", "0,".repeat(1 << 20)));
+    scene.lists_at_once("1").await;
+    assert_eq!(scene.told(), ["failed", "listed 1", "recovered"]);
 }
 
 #[tokio::test(start_paused = true)]
