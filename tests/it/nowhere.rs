@@ -35,6 +35,16 @@ async fn detectors_find_the_instance_that_is_named() {
     );
 }
 
+/// Clients that watch a value ask again at once after an answer. After an error they wait.
+#[tokio::test]
+async fn nothing_can_be_waited_for() {
+    let (_binary, addr) = proxy(&["--project-id=shop"]).await;
+    for path in ["project/project-id?wait_for_change=true", "?recursive=true&wait_for_change=true&last_etag=0"] {
+        let answer = get(addr, &format!("/computeMetadata/v1/{path}")).await;
+        assert_eq!(answer.status, 400, "{path}: {}", answer.body);
+    }
+}
+
 /// google-auth first requests a tree. The text of errors is otherwise left out of responses for trees.
 #[tokio::test]
 async fn no_answer_is_called_the_metadata_servers() {

@@ -3,6 +3,8 @@
 use std::time::Duration;
 
 use mock::{Fault, Handle, Mock};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
 use tokio::time::Instant;
 
 use crate::support::{Answer, Connection, Proxy, close_pooled, eventually, get, raw, upstream};
@@ -70,6 +72,41 @@ async fn an_upstream_that_hangs_is_a_503_before_any_client_gives_up() {
     assert_unavailable(&get(proxy.addr, LEAF).await, "hang");
     let took = asked.elapsed();
     assert!(took >= Duration::from_millis(2500) && took < Duration::from_secs(3), "{took:?}");
+}
+
+/// As after a live migration, where nobody resets them.
+#[tokio::test]
+async fn after_a_request_that_is_not_answered_no_older_connection_is_used() {
+    let (mock, proxy) = start().await;
+    mock.fault(Fault::Delay(Duration::from_millis(300)));
+    let addr = proxy.addr;
+    let crowd: Vec<_> = (0..3).map(|_| tokio::spawn(async move { get(addr, LEAF).await.status })).collect();
+    for one in crowd {
+        assert_eq!(one.await.expect("no panic"), 200);
+    }
+    assert!(mock.open_connections() >= 3);
+    mock.heal();
+    mock.fault_next(1, Fault::Hang);
+    assert_unavailable(&get(addr, LEAF).await, "hang");
+    eventually("all are closed", || mock.open_connections() == 0).await;
+    assert_eq!(get(addr, LEAF).await.status, 200);
+}
+
+#[tokio::test]
+async fn a_head_that_is_too_large_is_not_called_something_else() {
+    let server = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let upstream = server.local_addr().expect("it is bound");
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = server.accept().await {
+            let large = format!("HTTP/1.1 200 OK\r\nMetadata-Flavor: Google\r\nX: {}\r\n\r\n", "x".repeat(8000));
+            let _ = stream.write_all(large.as_bytes()).await;
+            let _ = stream.read_to_end(&mut Vec::new()).await;
+        }
+    });
+    let proxy = Proxy::start(upstream).await;
+    let answer = get(proxy.addr, LEAF).await;
+    assert_unavailable(&answer, "a large head");
+    assert!(answer.body.contains("more than 4096 bytes of headers"), "{}", answer.body);
 }
 
 #[tokio::test]

@@ -11,7 +11,7 @@ use http::header::HeaderValue;
 use http::{Response, StatusCode};
 
 use crate::{Outdated, Visitor};
-use protocol::metadata::{CallingPod, Endpoint, Principal, Request, Sender};
+use protocol::metadata::{CallingPod, CommonPath, Endpoint, Principal, Request, Sender};
 use proxy::error::Error;
 use proxy::layers::classify;
 use proxy::layers::discovery::Discovery;
@@ -58,8 +58,7 @@ impl From<Outdated> for Error {
 impl<B: From<Body> + 'static> Decide<B> for Identify {
     fn decide(&self, mut request: Box<Request>) -> Decision<B> {
         match request.principal {
-            // The answer does not depend on the client.
-            Principal::Unknown if Discovery.answers_from_memory(&request) => Decision::Pass(request),
+            Principal::Unknown if is_the_same_for_all(&request) => Decision::Pass(request),
             Principal::Unknown => {
                 // Until the client is known, the request must not keep the connection's read buffer.
                 request.detach();
@@ -73,6 +72,12 @@ impl<B: From<Body> + 'static> Decide<B> for Identify {
             Principal::Node | Principal::Workload(_) => decide_for(&self.visitor, self.accounts, request),
         }
     }
+}
+
+/// Whether the response does not depend on the client. Libraries remember for the life of the process that they got none, so they
+/// must not wait until a pod is known: they ping, and Go's asks for the universe within a second.
+fn is_the_same_for_all(request: &Request) -> bool {
+    Discovery.answers_from_memory(request) || request.path.common() == Some(CommonPath::UniverseDomain)
 }
 
 /// Decides about a request whose sender is known.
@@ -102,15 +107,12 @@ fn own_answer(request: &Request, accounts: Accounts) -> Option<Result<Response<B
     let pod = request.pod.as_ref().filter(|_| request.principal != Principal::Node)?;
     match request.endpoint {
         Endpoint::Token(_) | Endpoint::Identity(_) | Endpoint::ServiceAccounts if accounts.of_pods => None,
-        Endpoint::Token(_)
-        | Endpoint::Identity(_)
-        | Endpoint::ServiceAccounts
-        | Endpoint::Legacy
-        | Endpoint::Unknown => Some(Err(Error::NoAccount(Arc::clone(pod)))),
-        // Accounts in another spelling.
-        Endpoint::Leaf | Endpoint::Directory if request.path.concerns_accounts() => {
+        Endpoint::Token(_) | Endpoint::Identity(_) | Endpoint::ServiceAccounts => {
             Some(Err(Error::NoAccount(Arc::clone(pod))))
         }
+        Endpoint::Legacy | Endpoint::Unknown => Some(Err(Error::LeadsToAccounts)),
+        // Accounts in another spelling.
+        Endpoint::Leaf | Endpoint::Directory if request.path.concerns_accounts() => Some(Err(Error::LeadsToAccounts)),
         Endpoint::Root | Endpoint::Versions if accounts.of_node && request.query.is_recursive() => {
             Some(Err(Error::IncludesAccounts))
         }

@@ -25,7 +25,7 @@ pub enum Error {
     #[error(transparent)]
     Concealed(#[from] Concealed),
     /// The pod that sent the request is not known.
-    #[error("Unavailable: {0}; try again in a second.")]
+    #[error("Unavailable: {why}{}.", .0.why.advice(), why = .0)]
     Unidentified(#[from] Unidentified),
     /// The connection belongs to a pod that has ended, or is older than the pod that has its address now. It is reset.
     #[error("Refused: the pod that opened this connection has ended.")]
@@ -44,6 +44,11 @@ pub enum Error {
         "Refused: a recursive read of this directory may include the node's service accounts; read /computeMetadata/v1/ instead."
     )]
     IncludesAccounts,
+    /// A pod requests a path of another API version or in another spelling, under which the server may give the node's tokens.
+    #[error(
+        "Refused: this path may lead to the node's service accounts; use /computeMetadata/v1/ and the names as they are documented          (lower and upper case differ)."
+    )]
+    LeadsToAccounts,
     /// A response larger than this many bytes, which cannot be buffered as a whole.
     #[error(
         "Refused: the response is larger than {0} bytes and cannot be redacted or watched; request its directories or \
@@ -117,7 +122,7 @@ impl Error {
             Self::Concealed(_) => "concealed",
             Self::Unidentified(_) => "unidentified",
             Self::Outdated => "outdated",
-            Self::NoAccount(_) | Self::IncludesAccounts => "no_account",
+            Self::NoAccount(_) | Self::IncludesAccounts | Self::LeadsToAccounts => "no_account",
             Self::Account(AccountError::Malformed(_)) => "malformed_account",
             Self::Account(AccountError::Deleted(_) | AccountError::Unknown(_)) => "unknown_account",
             Self::TooLarge(_) => "too_large",
@@ -157,6 +162,7 @@ impl Error {
             | Self::NoAccount(_)
             | Self::Account(AccountError::Malformed(_) | AccountError::Deleted(_))
             | Self::IncludesAccounts
+            | Self::LeadsToAccounts
             | Self::Outdated => StatusCode::FORBIDDEN,
             Self::Panicked => StatusCode::INTERNAL_SERVER_ERROR,
             Self::Withheld(_, refused) => refused.status,
@@ -180,6 +186,7 @@ impl Error {
             | Self::NoAccount(_)
             | Self::Account(_)
             | Self::IncludesAccounts
+            | Self::LeadsToAccounts
             | Self::Outdated
             | Self::Unidentified(_) => RequestOutcome::Refused,
             Self::Overloaded(_) => RequestOutcome::Shed,

@@ -9,6 +9,9 @@ use protocol::metadata::token::TokenError;
 /// after 3 s, and a 503 is clearer to them than a timeout.
 pub const UPSTREAM_TIMEOUT: Duration = Duration::from_millis(2500);
 
+/// Maximum head of an upstream response, in bytes.
+pub const MAX_HEAD_BYTES: usize = 4 * 1024;
+
 /// Reason why the upstream returned no complete response. The text is sent to the client and logged.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
@@ -35,6 +38,9 @@ pub enum Failure {
     /// The response is not HTTP/1.
     #[error("its response is not HTTP")]
     NotHttp,
+    /// A head larger than [`MAX_HEAD_BYTES`].
+    #[error("its response has more than {MAX_HEAD_BYTES} bytes of headers")]
+    HeadTooLarge,
     /// A body larger than this many bytes where only a small one is valid.
     #[error("its response is larger than {0} bytes")]
     TooLarge(usize),
@@ -55,7 +61,7 @@ impl Failure {
             Self::Closed => "upstream_closed",
             Self::CutShort => "upstream_cut_short",
             Self::NotHttp => "upstream_not_http",
-            Self::TooLarge(_) => "upstream_too_large",
+            Self::TooLarge(_) | Self::HeadTooLarge => "upstream_too_large",
             Self::NoFlavor => "upstream_no_flavor",
             Self::Foreign => "foreign_principal",
         }
@@ -63,7 +69,13 @@ impl Failure {
 
     /// Maps an error of the HTTP client before the response head.
     pub fn before_head(error: &hyper::Error) -> Self {
-        if error.is_parse() { Self::NotHttp } else { Self::Closed }
+        if error.is_parse_too_large() {
+            Self::HeadTooLarge
+        } else if error.is_parse() {
+            Self::NotHttp
+        } else {
+            Self::Closed
+        }
     }
 }
 

@@ -78,9 +78,11 @@ impl Accounts {
             Shown::Redirect => Ok(reply::directory_redirect(request)),
             Shown::Missing => text(StatusCode::NOT_FOUND, "A service account has no such value.\n"),
             Shown::NoFormat => text(StatusCode::BAD_REQUEST, "A listing has only one format; leave out `alt`.\n"),
-            Shown::NoChange => {
-                text(StatusCode::BAD_REQUEST, "wait_for_change does not work on a service account's values.\n")
-            }
+            Shown::NoSuchFormat => text(StatusCode::BAD_REQUEST, "A token has two formats: `alt` is json or text.\n"),
+            Shown::NoChange => text(
+                StatusCode::BAD_REQUEST,
+                "wait_for_change does not work on a service account's values and tokens.\n",
+            ),
             Shown::Elsewhere => return None,
         })
     }

@@ -113,7 +113,9 @@ async fn other_accounts_do_not_exist() {
     }
     assert_eq!(scene.asks_for("/default/nothing").await.0, 404);
     assert_eq!(scene.asks_for("/?alt=json").await.0, 400);
-    assert_eq!(scene.asks_for("/default/email?wait_for_change=true").await.0, 400);
+    for below in ["email?wait_for_change=true", "token?wait_for_change=true", "token?alt=xml"] {
+        assert_eq!(scene.asks_for(&format!("/default/{below}")).await.0, 400, "{below}");
+    }
 }
 
 #[tokio::test]

@@ -61,7 +61,16 @@ async fn the_nodes_accounts_are_refused_to_pods_in_every_api_version() {
         "/computeMetadata/v1/instance/service-accounts/default/identity",
         "/computeMetadata/v1/instance/service-accounts/default/email",
         "/computeMetadata/v1/instance/service-accounts/",
+    ] {
+        let refused = outcome(path, WORKLOAD).await;
+        assert!(matches!(refused, Some(Err(Error::NoAccount(_)))), "{path}: {refused:?}");
+        assert!(outcome(path, Principal::Node).await.is_none(), "{path}");
+    }
+    // That the account has none would not be true of each of these.
+    for path in [
         "/computeMetadata/v1beta1/instance/service-accounts/default/token",
+        "/computeMetadata/v1beta1/instance/zone",
+        "/computemetadata/v1/project/project-id",
         "/0.1/meta-data/service-accounts/default/acquire",
         "/computeMetadata/v2/instance/service-accounts/default/token",
         "/computeMetadata/v1/instance/serviceAccounts/default/token",
@@ -69,7 +78,7 @@ async fn the_nodes_accounts_are_refused_to_pods_in_every_api_version() {
         "/computeMetadata/v1/service-accounts/default/token",
     ] {
         let refused = outcome(path, WORKLOAD).await;
-        assert!(matches!(refused, Some(Err(Error::NoAccount(_)))), "{path}: {refused:?}");
+        assert!(matches!(refused, Some(Err(Error::LeadsToAccounts))), "{path}: {refused:?}");
         assert!(outcome(path, Principal::Node).await.is_none(), "{path}");
     }
 }
@@ -113,6 +122,17 @@ fn where_the_node_has_no_accounts_no_tree_includes_them() {
 async fn other_values_are_passed_on() {
     for path in ["/computeMetadata/v1/instance/zone", "/computeMetadata/v1/project/", "/computeMetadata/v1/"] {
         assert!(outcome(path, WORKLOAD).await.is_none(), "{path}");
+    }
+}
+
+#[tokio::test]
+async fn what_is_the_same_for_all_pods_does_not_wait_until_one_is_known() {
+    for path in ["/", "/computeMetadata/v1/instance", "/computeMetadata/v1/universe/universe-domain"] {
+        assert!(outcome(path, Principal::Unknown).await.is_none(), "{path}");
+    }
+    for path in ["/computeMetadata/v1/instance/zone", "/computeMetadata/v1/instance/service-accounts/default/token"] {
+        let refused = outcome(path, Principal::Unknown).await;
+        assert!(matches!(refused, Some(Err(Error::Unidentified(_)))), "{path}: {refused:?}");
     }
 }
 

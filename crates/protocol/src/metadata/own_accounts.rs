@@ -108,7 +108,9 @@ pub enum Shown {
     Missing,
     /// A listing has only one format.
     NoFormat,
-    /// A value never changes, so it cannot be waited for.
+    /// A token has no such format.
+    NoSuchFormat,
+    /// A value never changes, and a token cannot be waited for.
     NoChange,
     /// The request is answered elsewhere.
     Elsewhere,
@@ -128,9 +130,12 @@ pub fn show(asked: &Asked, query: &Query, email: &str) -> Shown {
     let is_recursive = query.is_recursive();
     let account = Account::of(email);
     match asked {
-        Asked::Value { value: Value::Token | Value::Identity, .. } => Shown::Elsewhere,
         Asked::Nothing => Shown::Missing,
         _ if query.waits_for_change() => Shown::NoChange,
+        Asked::Value { value: Value::Token, .. } if !matches!(format, None | Some("json" | "text")) => {
+            Shown::NoSuchFormat
+        }
+        Asked::Value { value: Value::Token | Value::Identity, .. } => Shown::Elsewhere,
         Asked::Accounts { has_slash: false } | Asked::Account { has_slash: false, .. } => Shown::Redirect,
         Asked::Accounts { .. } | Asked::Account { .. } if !is_recursive && format.is_some() => Shown::NoFormat,
         Asked::Accounts { .. } if !is_recursive => {
@@ -255,6 +260,11 @@ mod tests {
             ("/default/scopes", text(&format!("{scope}\n"))),
             ("/default/scopes?alt=json", Shown::Json(format!("[\"{scope}\"]"))),
             ("/default/token", Shown::Elsewhere),
+            ("/default/token?alt=text", Shown::Elsewhere),
+            ("/default/token?alt=xml", Shown::NoSuchFormat),
+            ("/default/token?wait_for_change=true", Shown::NoChange),
+            ("/default/identity?audience=a&wait_for_change=true", Shown::NoChange),
+            ("/default/identity?audience=a&alt=json", Shown::Elsewhere),
             ("/default/identity?audience=a", Shown::Elsewhere),
             ("/default/email?wait_for_change=true", Shown::NoChange),
             ("/default/email/", Shown::Missing),

@@ -147,6 +147,11 @@ impl fmt::Display for Silence {
 }
 
 impl Missing {
+    /// What the client can do. Empty if the same request will not be answered later either.
+    pub fn advice(&self) -> &'static str {
+        if matches!(self, Self::Account { .. }) { "" } else { "; try again in a second" }
+    }
+
     /// Whether there are several candidates rather than none.
     pub fn is_ambiguous(&self) -> bool {
         matches!(self, Self::Decision { .. })

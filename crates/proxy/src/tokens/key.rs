@@ -44,15 +44,16 @@ impl TokenKey {
         *self == Self::default_account()
     }
 
-    /// Parses a token request, and the requested form. Returns `None` for any other request, and for a request with a
-    /// parameter whose effect on a token is unknown (such as `wait_for_change`), which is left to the server.
+    /// Parses a token request, and the requested form. Returns `None` for any other request, and for one of the node with a
+    /// parameter whose effect on a token is unknown (such as `wait_for_change`), which is left to the server. A workload's token
+    /// is of no server that knows such parameters: they have no effect, as unknown ones have at the server.
     pub fn from_request(request: &Request) -> Option<(Self, TokenFormat)> {
         let (account, kind) = match &request.endpoint {
             Endpoint::Token(account) => (account, TokenKind::Access),
             Endpoint::Identity(account) => (account, TokenKind::Identity),
             _ => return None,
         };
-        let form = form_of(&request.query, kind)?;
+        let form = form_of(request.principal, &request.query, kind)?;
         let mut params = Vec::new();
         for (param, value) in request.query.params() {
             match part(request.principal, kind, param) {
@@ -113,6 +114,11 @@ enum Part {
 }
 
 fn part(principal: Principal, kind: TokenKind, param: Param) -> Part {
+    let of_server = |part| match principal {
+        Principal::Node | Principal::Unknown => part,
+        // Neither STS nor IAM gets them. In the key they would only repeat the same exchange.
+        Principal::Workload(_) => Part::None,
+    };
     match kind {
         _ if matches!(param, Param::Alt | Param::Recursive) => Part::None,
         TokenKind::Access => match param {
@@ -121,26 +127,23 @@ fn part(principal: Principal, kind: TokenKind, param: Param) -> Part {
             // "View and query VM metadata"). object_store (Rust) sends the address of Google's token endpoint.
             Param::Audience => Part::None,
             Param::BindingEnforcement | Param::BindCertificateFingerprint | Param::EnforceScopes | Param::Transport => {
-                match principal {
-                    Principal::Node | Principal::Unknown => Part::Text,
-                    // Neither STS nor IAM gets them. In the key they would only repeat the same exchange.
-                    Principal::Workload(_) => Part::None,
-                }
+                of_server(Part::Text)
             }
-            _ => Part::Unclear,
+            _ => of_server(Part::Unclear),
         },
         TokenKind::Identity => match param {
             Param::Audience | Param::Format | Param::Licenses => Part::Text,
-            _ => Part::Unclear,
+            _ => of_server(Part::Unclear),
         },
     }
 }
 
 /// JSON unless `alt=text`; identity tokens have one form. Other values of `alt` are left to the server.
-fn form_of(query: &Query, kind: TokenKind) -> Option<TokenFormat> {
-    match (query.value(Param::Alt), kind) {
-        (None, _) | (Some("json"), TokenKind::Access) => Some(TokenFormat::Json),
-        (Some("text"), TokenKind::Access) => Some(TokenFormat::Text),
+fn form_of(principal: Principal, query: &Query, kind: TokenKind) -> Option<TokenFormat> {
+    match (query.value(Param::Alt), kind, principal) {
+        (None, ..) | (Some("json"), TokenKind::Access, _) => Some(TokenFormat::Json),
+        (Some("text"), TokenKind::Access, _) => Some(TokenFormat::Text),
+        (Some(_), TokenKind::Identity, Principal::Workload(_)) => Some(TokenFormat::Json),
         _ => None,
     }
 }
@@ -220,6 +223,21 @@ mod tests {
             assert_eq!(key(&format!("?{param}=x&scopes=a")), key("?scopes=a"), "{param}");
         }
         assert_ne!(key("?scopes=a"), key(""));
+    }
+
+    /// The request would not be of any use to another server, and the node's is not asked for a workload.
+    #[test]
+    fn no_parameter_keeps_a_workloads_request_from_being_one_for_a_token() {
+        let key = |leaf: &str, query: &str| {
+            let target = format!("/computeMetadata/v1/instance/service-accounts/default/{leaf}?{query}");
+            read_of(Principal::Workload(WorkloadId(1)), &target).map(|(key, _)| key)
+        };
+        for param in Param::ALL.iter().filter(|param| !matches!(param, Param::Alt | Param::Scopes)) {
+            assert_eq!(key("token", &format!("{}=1", param.key())), key("token", ""), "{param:?}");
+        }
+        for query in ["audience=a&scopes=s", "audience=a&alt=json", "audience=a&alt=text", "audience=a&timeout_sec=1"] {
+            assert_eq!(key("identity", query), key("identity", "audience=a"), "{query}");
+        }
     }
 
     #[test]

@@ -24,16 +24,16 @@ use super::body::{self, UpstreamBody};
 use super::metrics::UpstreamMetrics;
 use super::pool::{Lease, Pool};
 use super::timing::ExchangeTimer;
-use crate::failure::{Failure, UPSTREAM_TIMEOUT};
+use crate::failure::{Failure, MAX_HEAD_BYTES, UPSTREAM_TIMEOUT};
 use crate::reply::Body;
 use crate::room::Room;
 use protocol::metadata::Target;
 use protocol::metadata::headers::{GOOGLE, METADATA_FLAVOR};
 use telemetry::latency::EndpointClass;
 
-/// Size of the read buffer of an upstream connection, in bytes, and maximum response head. hyper may buffer
-/// three such chunks of a response that its client does not read; the rest stays with the upstream.
-const READ_BUFFER_BYTES: usize = 4 * 1024;
+/// Size of the read buffer of an upstream connection, in bytes. hyper may buffer three such chunks of a response that its client
+/// does not read; the rest stays with the upstream.
+const READ_BUFFER_BYTES: usize = MAX_HEAD_BYTES;
 
 /// Kernel receive buffer of an upstream connection, in bytes, so that a response that is not read stays with
 /// the upstream.
@@ -134,7 +134,12 @@ impl UpstreamClient {
                     timer.first_byte(response.status());
                     body::read(response, lease, Some(self.room.account(peer))).await
                 };
-                bounded(UPSTREAM_TIMEOUT, answered).await
+                let outcome = bounded(UPSTREAM_TIMEOUT, answered).await;
+                if matches!(outcome, Err(Failure::TimedOut(_))) {
+                    // If its peer is gone, as after a live migration, so are those of the others.
+                    self.pool.clear();
+                }
+                outcome
             }
             RequestKind::Hanging { timeout_sec } => {
                 let exchange = self.exchange(write);

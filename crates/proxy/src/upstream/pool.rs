@@ -77,6 +77,13 @@ impl Pool {
         Lease { connection, pool: Arc::clone(self) }
     }
 
+    /// Closes all idle connections.
+    pub(super) fn clear(&self) {
+        // Dropping them does more than is done under a lock.
+        let idle = std::mem::take(&mut self.state.lock().idle);
+        drop(idle);
+    }
+
     fn pop(&self, now: Instant) -> Option<Connection> {
         let mut state = self.state.lock();
         trim(&mut state.idle, now);

@@ -130,6 +130,13 @@ impl Known {
         let Some(path) = request.path.as_str().strip_prefix("/computeMetadata/v1/") else {
             return missing(request);
         };
+        if request.query.waits_for_change() {
+            // Clients that watch a value ask again at once after an answer, and after an error later.
+            return reply::sentence(
+                StatusCode::BAD_REQUEST,
+                "wait_for_change needs a metadata server, and this node has none.\n",
+            );
+        }
         if self.will_have(path, request.query.is_recursive()) {
             return not_yet(request);
         }
