@@ -26,7 +26,7 @@ use super::server::{Fault, Server, Turn};
 use super::stage::{MAX_FLIGHT, Stage};
 use super::sts::{self, CLOUD_PLATFORM};
 use crate::cluster::{Cluster, Failure, RequestError, TokenRequest, TokenRequestError};
-use crate::pods::Pods;
+use crate::pods::{Pod, Pods};
 use crate::workloads::{Federation, GoogleAccount, Link, Workload, Workloads};
 use base::clock::BootTime;
 use protocol::metadata::{Fingerprint, WorkloadId};
@@ -121,22 +121,34 @@ impl Steps {
         let work = |urgency| async move {
             // Annotations are read again with each renewal. If they have changed, this workload gets another number.
             steps.means.workloads.recheck(steps.number);
-            let issued = steps
-                .means
-                .servers
-                .kubernetes
-                .ask(steps.turn(Step::Kubernetes, urgency), steps.ask_for_subject())
-                .await?;
+            let sponsors = steps.sponsors();
+            let issued = if sponsors.is_empty() {
+                // Without a request, nothing is known of the API server.
+                Err(NotIssuedHere::NoPod(steps.no_sponsor()))
+            } else {
+                let turn = steps.turn(Step::Kubernetes, urgency);
+                steps.means.servers.kubernetes.ask(turn, steps.ask_for_subject(sponsors)).await?
+            };
             steps.counted(Step::Kubernetes, urgency, issued.map_err(|error| error.halt()))
         };
         self.stages.subject.get(Want::Young, (patiently(), urgency), work).await
     }
 
-    async fn ask_for_subject(&self) -> Result<Secret, NotIssuedHere> {
-        let Means { pods, cluster, federation, .. } = &*self.means;
+    /// The pods to which the token can be bound.
+    fn sponsors(&self) -> Vec<Arc<Pod>> {
         let Workload { namespace, name, .. } = &*self.workload;
-        let mut why = format!("no running pod of {namespace}/{name} is known any more");
-        for pod in pods.sponsors(namespace, name).iter().take(MAX_SPONSORS) {
+        self.means.pods.sponsors(namespace, name)
+    }
+
+    fn no_sponsor(&self) -> String {
+        format!("no running pod of {}/{} is known any more", self.workload.namespace, self.workload.name)
+    }
+
+    async fn ask_for_subject(&self, sponsors: Vec<Arc<Pod>>) -> Result<Secret, NotIssuedHere> {
+        let Means { cluster, federation, .. } = &*self.means;
+        let Workload { namespace, name, .. } = &*self.workload;
+        let mut why = self.no_sponsor();
+        for pod in sponsors.iter().take(MAX_SPONSORS) {
             let uid = pod.uid.to_string();
             let audience = federation.token_audience();
             let request = TokenRequest { namespace, account: name, audience, pod: &pod.name, pod_uid: &uid };

@@ -328,7 +328,9 @@ async fn another_pod_vouches_when_one_is_gone() {
     assert_eq!(asked, ["p2", "p1"], "the youngest first");
     lab.source.means.pods.replace([]);
     sleep(Duration::from_secs(1)).await;
+    let spent = format!("{:?}", lab.source.spent());
     assert!(lab.failure(TOKEN).await.ends_with("no running pod of a/app is known any more"));
+    assert_eq!(format!("{:?}", lab.source.spent()), spent, "nothing was sent");
 }
 
 #[tokio::test(start_paused = true)]

@@ -296,6 +296,8 @@ async fn while_a_pod_is_missed_a_server_that_is_away_is_tried_each_second() {
         let refused = attempts(100, refuse, true).await;
         assert!((20..50).contains(&refused), "a server that refuses is not pressed: {refused}");
     }
+    let throttled = attempts(100, |asked| asked.throttle("7"), true).await;
+    assert!((9..=16).contains(&throttled), "it is asked when it wants to be: {throttled}");
 }
 
 #[tokio::test(start_paused = true)]
