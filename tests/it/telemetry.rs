@@ -148,8 +148,8 @@ async fn a_request_is_measured_to_its_last_byte_by_what_it_asked_for_and_what_be
         ("request_first_byte", "token", "answered", 2.0),
         ("request_duration", "root", "answered", 1.0),
         ("request_duration", "leaf", "refused", 1.0),
-        ("request_duration", "leaf", "passed", 3.0),
-        ("request_duration", "leaf", "failed", 1.0),
+        ("request_duration", "leaf", "passed", 2.0),
+        ("request_duration", "leaf", "failed", 2.0),
         ("request_duration", "unknown", "refused", 1.0),
         ("upstream_duration", "leaf", "5xx", 1.0),
         ("upstream_duration", "token", "2xx", 1.0),
@@ -157,6 +157,30 @@ async fn a_request_is_measured_to_its_last_byte_by_what_it_asked_for_and_what_be
     ] {
         let series = format!("metadata_proxy_{metric}_seconds_count{{endpoint=\"{endpoint}\",outcome=\"{outcome}\"}}");
         assert_eq!(proxy.metric(&series).await, Some(count), "{series}");
+    }
+    proxy.stop().await;
+}
+
+/// Clients get the server's own answer, and the objective for tokens shows that they got no token.
+#[tokio::test]
+async fn a_server_that_answers_429_or_5xx_fails_and_one_that_refuses_does_not() {
+    let mock = upstream().await;
+    let proxy = Proxy::start(mock.addr()).await;
+    let mut failed = 0.0;
+    for (status, upstream_outcome, is_failure) in
+        [(503, "5xx", true), (500, "5xx", true), (429, "429", true), (404, "4xx", false), (403, "4xx", false)]
+    {
+        mock.fault(Fault::Status(status, "not now".to_owned()));
+        let answer = get(proxy.addr, &format!("{TOKEN}?scopes=s{status}")).await;
+        assert_eq!((answer.status, answer.header("server")), (status, Some("Metadata Server for VM")));
+        assert_eq!(answer.body, "not now");
+        failed += f64::from(u8::from(is_failure));
+        let series = "metadata_proxy_request_duration_seconds_count{endpoint=\"token\",outcome=\"failed\"}";
+        assert_eq!(proxy.metric(series).await, Some(failed), "{status}");
+        let series = format!(
+            "metadata_proxy_upstream_duration_seconds_count{{endpoint=\"token\",outcome=\"{upstream_outcome}\"}}"
+        );
+        assert!(proxy.metric(&series).await.is_some_and(|count| count >= 1.0), "{series}");
     }
     proxy.stop().await;
 }

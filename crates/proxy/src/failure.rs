@@ -3,11 +3,18 @@
 use std::io;
 use std::time::Duration;
 
+use http::StatusCode;
+
 use protocol::metadata::token::TokenError;
 
 /// Timeout of an upstream response (its head, and its body if it is buffered). Python's and Node's libraries give up
 /// after 3 s, and a 503 is clearer to them than a timeout.
 pub const UPSTREAM_TIMEOUT: Duration = Duration::from_millis(2500);
+
+/// Whether a server with this status says that it cannot serve. One that refuses has not failed.
+pub fn is_failure(status: StatusCode) -> bool {
+    status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS
+}
 
 /// Reason why the upstream returned no complete response. The text is sent to the client and logged.
 #[derive(Debug, thiserror::Error)]

@@ -87,13 +87,13 @@ labels! {
     RequestOutcome {
         /// The proxy itself answered.
         Answered = "answered",
-        /// A response of the metadata server was passed on, whatever its status, or served from memory.
+        /// A response of the metadata server was passed on or served from memory, unless its status is 429 or 5xx.
         Passed = "passed",
         /// The proxy refused the request by its rules.
         Refused = "refused",
         /// The request was shed under overload.
         Shed = "shed",
-        /// The metadata server failed.
+        /// The metadata server failed: it did not answer, or its status 429 or 5xx was passed on.
         Failed = "failed",
         /// The client disconnected, or the response was cut, before its last byte.
         Cut = "cut",
@@ -104,7 +104,10 @@ labels! {
     UpstreamOutcome {
         Success = "2xx",
         Redirect = "3xx",
+        /// Other than 429.
         Refusal = "4xx",
+        /// The metadata server says that it gets too many requests.
+        TooMany = "429",
         Error = "5xx",
         /// No response, or an incomplete one.
         Failed = "failed",

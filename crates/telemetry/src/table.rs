@@ -48,8 +48,8 @@ table! {
          included.";
     REQUEST_DURATION = Histogram "metadata_proxy_request_duration_seconds" ["endpoint", "outcome"]
         "Request duration, from the request head to the last response byte. outcome: answered (by the proxy), passed \
-         (from the metadata server), refused, shed, failed (by the metadata server), cut (the client disconnected or \
-         the response was cut short).";
+         (from the metadata server), refused, shed, failed (by the metadata server, which did not answer, or with 429 or \
+         5xx), cut (the client disconnected or the response was cut short).";
     REQUEST_FIRST_BYTE = Histogram "metadata_proxy_request_first_byte_seconds" ["endpoint", "outcome"]
         "Time from the request head to the first response byte.";
     FILTER_DURATION = Histogram "metadata_proxy_request_filter_duration_seconds" ["filter", "outcome"]
@@ -137,10 +137,10 @@ table! {
         "Seconds until the default account's token expires; 0 if it has expired and was not replaced. Absent before \
          the first token and on a machine without a service account.";
     UPSTREAM_REQUESTS = Counter "metadata_proxy_upstream_requests_total" ["outcome"]
-        "Requests sent to the metadata server, by status class or kind of failure.";
+        "Requests sent to the metadata server, by status class, 429 apart, or kind of failure.";
     UPSTREAM_DURATION = Histogram "metadata_proxy_upstream_duration_seconds" ["endpoint", "outcome"]
         "Duration of requests to the metadata server, from sending the request to the last response byte. outcome: \
-         status class, failed, or abandoned (no client was waiting any more).";
+         status class, 429, failed, or abandoned (no client was waiting any more).";
     UPSTREAM_FIRST_BYTE = Histogram "metadata_proxy_upstream_first_byte_seconds" ["endpoint", "outcome"]
         "Time from sending a request to the metadata server to its response head.";
     MEMORY_USAGE = Gauge "metadata_proxy_memory_usage_bytes" []

@@ -16,6 +16,7 @@ use tower::{Layer, Service};
 use super::latency::Timeline;
 use super::outcome::Outcome;
 use crate::error::{Error, Overload};
+use crate::failure;
 use crate::reply::{self, Body};
 use crate::server::Reset;
 use telemetry::labels::Label;
@@ -126,6 +127,7 @@ where
         let answer = ready!(this.inner.poll(cx));
         let outcome = match &answer {
             Ok(answer) if answer.headers().get(header::SERVER) == Some(&reply::SERVER) => RequestOutcome::Answered,
+            Ok(answer) if failure::is_failure(answer.status()) => RequestOutcome::Failed,
             Ok(_) => RequestOutcome::Passed,
             Err(error) => error.outcome(),
         };
