@@ -96,6 +96,9 @@ pub enum Overload {
     /// Tokens of one pod: cached or being fetched, beyond its share.
     #[error("this pod requests too many different tokens at once")]
     Tokens,
+    /// Tokens of others: all are waited for, or the fetch has ended without a result.
+    #[error("there is no room for another token")]
+    TokenRoom,
     /// Certificates of one pod, to which its tokens are bound.
     #[error("this pod had tokens bound to other certificates within the last hour, and only a few are kept")]
     Certificates,
@@ -124,7 +127,7 @@ impl Error {
             Self::Overloaded(Overload::InFlight) => "in_flight",
             Self::Overloaded(Overload::Hanging | Overload::HangingGaveWay | Overload::HangingEnds) => "hanging",
             Self::Overloaded(Overload::LargeAnswers) => "large_answers",
-            Self::Overloaded(Overload::Tokens | Overload::Certificates) => "tokens",
+            Self::Overloaded(Overload::Tokens | Overload::TokenRoom | Overload::Certificates) => "tokens",
             Self::Panicked => "panic",
             Self::Upstream(failure) => failure.label(),
             Self::Token(failure) => failure.label(),
@@ -182,6 +185,8 @@ impl Error {
             | Self::IncludesAccounts
             | Self::Outdated
             | Self::Unidentified(_) => RequestOutcome::Refused,
+            // The client alone is to blame: it must not use up the objective of all others.
+            Self::Overloaded(Overload::Tokens | Overload::Certificates) => RequestOutcome::Refused,
             Self::Overloaded(_) => RequestOutcome::Shed,
             // A refusal of one account is for its owner to fix.
             Self::Withheld(why, _) if !why.affects_all() => RequestOutcome::Refused,

@@ -187,7 +187,7 @@ impl From<Overload> for Shed {
             Overload::InFlight => Self::InFlight,
             Overload::Hanging | Overload::HangingGaveWay | Overload::HangingEnds => Self::Hanging,
             Overload::LargeAnswers => Self::LargeAnswers,
-            Overload::Tokens | Overload::Certificates => Self::Tokens,
+            Overload::Tokens | Overload::TokenRoom | Overload::Certificates => Self::Tokens,
         }
     }
 }
@@ -282,6 +282,19 @@ mod tests {
             let (status, text) = (error.status(), error.to_string());
             let is_repeated = status == StatusCode::SERVICE_UNAVAILABLE;
             assert_eq!(text.ends_with("; try again in a second."), is_repeated, "{status}: {text}");
+        }
+    }
+
+    #[test]
+    fn what_a_pod_alone_is_to_blame_for_does_not_count_against_the_objective() {
+        for (overload, outcome) in [
+            (Overload::Tokens, RequestOutcome::Refused),
+            (Overload::Certificates, RequestOutcome::Refused),
+            (Overload::TokenRoom, RequestOutcome::Shed),
+            (Overload::InFlight, RequestOutcome::Shed),
+        ] {
+            let error = Error::Overloaded(overload);
+            assert_eq!((error.outcome(), error.status()), (outcome, StatusCode::SERVICE_UNAVAILABLE), "{overload}");
         }
     }
 
