@@ -166,6 +166,8 @@ async fn a_request_is_measured_to_its_last_byte_by_what_it_asked_for_and_what_be
 async fn a_server_that_answers_429_or_5xx_fails_and_one_that_refuses_does_not() {
     let mock = upstream().await;
     let proxy = Proxy::start(mock.addr()).await;
+    let failures = "metadata_proxy_request_duration_seconds_count{endpoint=\"token\",outcome=\"failed\"}";
+    assert_eq!(proxy.metric(failures).await, Some(0.0), "the first failure has a rate");
     let mut failed = 0.0;
     for (status, upstream_outcome, is_failure) in
         [(503, "5xx", true), (500, "5xx", true), (429, "429", true), (404, "4xx", false), (403, "4xx", false)]
@@ -175,8 +177,7 @@ async fn a_server_that_answers_429_or_5xx_fails_and_one_that_refuses_does_not() 
         assert_eq!((answer.status, answer.header("server")), (status, Some("Metadata Server for VM")));
         assert_eq!(answer.body, "not now");
         failed += f64::from(u8::from(is_failure));
-        let series = "metadata_proxy_request_duration_seconds_count{endpoint=\"token\",outcome=\"failed\"}";
-        assert_eq!(proxy.metric(series).await, Some(failed), "{status}");
+        assert_eq!(proxy.metric(failures).await, Some(failed), "{status}");
         let series = format!(
             "metadata_proxy_upstream_duration_seconds_count{{endpoint=\"token\",outcome=\"{upstream_outcome}\"}}"
         );

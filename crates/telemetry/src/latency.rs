@@ -159,7 +159,7 @@ pub struct Exchanges<O> {
 }
 
 /// A histogram for each endpoint class and outcome. Most of these combinations never occur, so the 328 bytes of each
-/// are allocated at its first observation.
+/// are allocated at its first observation, or when its series must exist from the start.
 #[derive(Debug)]
 pub struct ByEndpoint<O> {
     histograms: Box<[OnceLock<Box<Histogram<{ TIME_BOUNDS.len() }>>>]>,
@@ -175,29 +175,38 @@ type Read = fn(&Latency) -> Vec<Series>;
 const FAMILIES: [(&Row, Read); 6] = [
     (&table::REQUEST_DURATION, |latency| latency.requests.last_byte.series()),
     (&table::REQUEST_FIRST_BYTE, |latency| latency.requests.first_byte.series()),
-    (&table::FILTER_DURATION, Latency::work),
-    (&table::FILTER_WAIT, Latency::waits),
+    (&table::FILTER_DURATION, |latency| observed(latency.work())),
+    (&table::FILTER_WAIT, |latency| observed(latency.waits())),
     (&table::UPSTREAM_DURATION, |latency| latency.upstream.last_byte.series()),
     (&table::UPSTREAM_FIRST_BYTE, |latency| latency.upstream.first_byte.series()),
 ];
+
+fn observed(mut all: Vec<Series>) -> Vec<Series> {
+    all.retain(|(_, snapshot)| snapshot.count() > 0);
+    all
+}
 
 impl Latency {
     /// Registers its metrics.
     pub fn new(registry: &Registry) -> Arc<Self> {
         let latency = Arc::<Self>::default();
+        // The objective needs these. A series that begins with the first failure has no rate for it.
+        for outcome in RequestOutcome::ALL {
+            latency.requests.last_byte.histogram(EndpointClass::Token, outcome);
+        }
         registry.export(latency.exported());
         latency
     }
 
-    /// The metrics, for a registry. Series without observations are left out: most combinations of an endpoint and an
-    /// outcome never occur.
+    /// The metrics, for a registry. Other series without observations are left out: most combinations of an endpoint
+    /// and an outcome never occur.
     fn exported(self: &Arc<Self>) -> Exported {
         let latency = Arc::clone(self);
         Exported::new(&FAMILIES.map(|(row, _)| row), move || {
             let family = |(row, read): (&'static Row, Read)| {
-                let seen = read(&latency).into_iter().filter(|(_, snapshot)| snapshot.count() > 0);
                 let named = |(name, value): (&'static str, &'static str)| (name, value.into());
-                let series = seen
+                let series = read(&latency)
+                    .into_iter()
                     .map(|(labels, snapshot)| (labels.into_iter().map(named).collect(), Value::Histogram(snapshot)));
                 (row, series.collect())
             };
@@ -274,11 +283,15 @@ impl<O: Label> ByEndpoint<O> {
     }
 
     pub fn record(&self, endpoint: EndpointClass, outcome: O, duration: Duration) {
-        let histogram = &self.histograms[endpoint.index() * O::VALUES.len() + outcome.index()];
-        histogram.get_or_init(|| Box::new(Histogram::new(&TIME_BOUNDS))).record(duration);
+        self.histogram(endpoint, outcome).record(duration);
     }
 
-    /// All histograms with observations.
+    fn histogram(&self, endpoint: EndpointClass, outcome: O) -> &Histogram<{ TIME_BOUNDS.len() }> {
+        let histogram = &self.histograms[endpoint.index() * O::VALUES.len() + outcome.index()];
+        histogram.get_or_init(|| Box::new(Histogram::new(&TIME_BOUNDS)))
+    }
+
+    /// All histograms that are allocated.
     pub fn series(&self) -> Vec<Series> {
         let labels = EndpointClass::ALL.into_iter().flat_map(|endpoint| {
             O::VALUES.iter().map(move |outcome| vec![("endpoint", endpoint.label()), ("outcome", outcome.label())])
