@@ -186,6 +186,28 @@ async fn a_server_that_answers_429_or_5xx_fails_and_one_that_refuses_does_not() 
     proxy.stop().await;
 }
 
+#[tokio::test]
+async fn a_request_that_waits_for_a_change_does_not_make_others_look_slow() {
+    let mock = upstream().await;
+    let proxy = Proxy::start(mock.addr()).await;
+    let waits = "/computeMetadata/v1/instance/attributes/?recursive=true&wait_for_change=true&timeout_sec=1";
+    assert_eq!(get(proxy.addr, waits).await.status, 200);
+    let page = get(proxy.metrics_addr, "/metrics").await.body;
+    let seconds: f64 = page
+        .lines()
+        .filter(|line| line.contains("_seconds_sum") && !line.contains("endpoint=\"watch\""))
+        .filter(|line| line.contains("_request_") || line.contains("_upstream_"))
+        .map(|line| line.rsplit(' ').next().and_then(|sum| sum.parse::<f64>().ok()).expect("a number"))
+        .sum();
+    assert!(seconds < 0.5, "a second was measured elsewhere: {seconds}");
+    for metric in ["request_duration", "request_first_byte", "upstream_duration", "upstream_first_byte"] {
+        let series = format!("metadata_proxy_{metric}_seconds_sum{{endpoint=\"watch\"");
+        let sum = page.lines().find(|line| line.starts_with(&series)).and_then(|line| line.rsplit(' ').next());
+        assert!(sum.is_some_and(|sum| sum.parse::<f64>().is_ok_and(|sum| sum > 0.9)), "{series}: {sum:?}");
+    }
+    proxy.stop().await;
+}
+
 /// 403, 429 and 503 can come from either side; a header shows which.
 #[tokio::test]
 async fn an_answer_says_who_made_it_and_refusals_are_counted_by_reason() {

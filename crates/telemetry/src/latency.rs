@@ -11,7 +11,7 @@ use super::labels::Label;
 use super::registry::Registry;
 use super::table::{self, Row};
 use crate::labels;
-use protocol::metadata::Endpoint;
+use protocol::metadata::{Endpoint, Request};
 
 labels! {
     /// The filters of the request path, named after their layers, in the order of `stack.rs`.
@@ -58,7 +58,7 @@ labels! {
 }
 
 labels! {
-    /// The kind of a request, determined by its path alone.
+    /// The kind of a request, determined by its path, and by whether it waits for a change.
     EndpointClass {
         /// `/`.
         Root = "root",
@@ -74,6 +74,9 @@ labels! {
         Directory = "directory",
         /// Any other value of v1.
         Leaf = "leaf",
+        /// A request that waits for a change (`wait_for_change`), of any path. It has no duration to compare: it lasts
+        /// until something changes.
+        Watch = "watch",
         /// An API version before v1.
         Legacy = "legacy",
         /// An unknown API version.
@@ -116,13 +119,14 @@ labels! {
     }
 }
 
-impl From<&Endpoint> for EndpointClass {
-    fn from(endpoint: &Endpoint) -> Self {
-        match endpoint {
-            Endpoint::Root => Self::Root,
-            Endpoint::Versions => Self::Versions,
+impl From<&Request> for EndpointClass {
+    fn from(request: &Request) -> Self {
+        match request.endpoint {
             Endpoint::Token(_) => Self::Token,
             Endpoint::Identity(_) => Self::Identity,
+            _ if request.hangs() => Self::Watch,
+            Endpoint::Root => Self::Root,
+            Endpoint::Versions => Self::Versions,
             Endpoint::ServiceAccounts => Self::ServiceAccounts,
             Endpoint::Directory => Self::Directory,
             Endpoint::Leaf => Self::Leaf,

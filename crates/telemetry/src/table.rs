@@ -47,7 +47,8 @@ table! {
         "Requests refused or failed by the proxy itself, by reason. Errors returned by the metadata server are not \
          included.";
     REQUEST_DURATION = Histogram "metadata_proxy_request_duration_seconds" ["endpoint", "outcome"]
-        "Request duration, from the request head to the last response byte. outcome: answered (by the proxy), passed \
+        "Request duration, from the request head to the last response byte. endpoint: kind of path, or watch \
+         (wait_for_change, which lasts until something changes). outcome: answered (by the proxy), passed \
          (from the metadata server), refused, shed, failed (by the metadata server, which did not answer, or with 429 or \
          5xx), cut (the client disconnected or the response was cut short).";
     REQUEST_FIRST_BYTE = Histogram "metadata_proxy_request_first_byte_seconds" ["endpoint", "outcome"]
@@ -57,7 +58,7 @@ table! {
          spent waiting.";
     FILTER_WAIT = Histogram "metadata_proxy_request_filter_wait_duration_seconds" ["filter"]
         "Time that a request was suspended in a filter, if it had to wait: for a token fetch, the metadata server or \
-         a seat.";
+         a seat. Without wait_for_change requests.";
     IDENTIFICATIONS = Counter "metadata_proxy_identifications_total" ["result"]
         "Connections whose client was identified: node, kernel or api (a pod, and who says so); outdated connections, \
          which were reset; and requests of unknown or ambiguous pods, which got 503. Absent without --workload-identity.";
