@@ -166,8 +166,12 @@ impl Rescuer {
         let said = error.said();
         let cause = Cause { reason, status: error.status(), path, said: said.as_deref() };
         refusals.note(peer.ip(), cause, Instant::now());
-        // These are logged elsewhere: changes of the metadata server's health, failed token fetches, and caught panics.
-        if matches!(error, Error::Upstream(_) | Error::Token(_) | Error::Withheld(..) | Error::Panicked) {
+        // These are logged elsewhere: changes of the metadata server's health, failed token fetches, caught panics, and the
+        // end of the process.
+        if matches!(
+            error,
+            Error::Upstream(_) | Error::Token(_) | Error::Withheld(..) | Error::Panicked | Error::Draining
+        ) {
             return;
         }
         let Some(count) = requests.refusal_line_due(reason, peer.ip(), Instant::now()) else { return };
@@ -185,7 +189,7 @@ impl From<Overload> for Shed {
     fn from(overload: Overload) -> Self {
         match overload {
             Overload::InFlight => Self::InFlight,
-            Overload::Hanging | Overload::HangingGaveWay | Overload::HangingEnds => Self::Hanging,
+            Overload::Hanging | Overload::HangingGaveWay => Self::Hanging,
             Overload::LargeAnswers => Self::LargeAnswers,
             Overload::Tokens | Overload::TokenRoom | Overload::Certificates => Self::Tokens,
         }
@@ -208,7 +212,7 @@ fn answer(error: &Error) -> Response<Body> {
         }
         _ => {}
     }
-    if let Error::Overloaded(_) = error {
+    if let Error::Overloaded(_) | Error::Draining = error {
         // Closing the connection releases its memory. A retry opens a new one.
         response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
     }
@@ -273,7 +277,7 @@ mod tests {
             Error::TooLarge(1),
             Error::Overloaded(Overload::InFlight),
             Error::Overloaded(Overload::HangingGaveWay),
-            Error::Overloaded(Overload::HangingEnds),
+            Error::Draining,
             Error::Panicked,
             Failure::Closed.into(),
             Error::Token(Arc::new(TokenFailure::Expired)),
