@@ -190,9 +190,9 @@ impl Error {
             | Self::IncludesAccounts
             | Self::Outdated
             | Self::Draining
-            | Self::Unidentified(_) => RequestOutcome::Refused,
+            | Self::Unidentified(_)
             // The client alone is to blame: it must not use up the objective of all others.
-            Self::Overloaded(Overload::Tokens | Overload::Certificates) => RequestOutcome::Refused,
+            | Self::Overloaded(Overload::Tokens | Overload::Certificates) => RequestOutcome::Refused,
             Self::Overloaded(_) => RequestOutcome::Shed,
             // A refusal of one account is for its owner to fix.
             Self::Withheld(why, _) if !why.affects_all() => RequestOutcome::Refused,
