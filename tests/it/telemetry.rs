@@ -148,8 +148,8 @@ async fn a_request_is_measured_to_its_last_byte_by_what_it_asked_for_and_what_be
         ("request_first_byte", "token", "answered", 2.0),
         ("request_duration", "root", "answered", 1.0),
         ("request_duration", "leaf", "refused", 1.0),
-        ("request_duration", "leaf", "passed", 3.0),
-        ("request_duration", "leaf", "failed", 1.0),
+        ("request_duration", "leaf", "passed", 2.0),
+        ("request_duration", "leaf", "failed", 2.0),
         ("request_duration", "unknown", "refused", 1.0),
         ("upstream_duration", "leaf", "5xx", 1.0),
         ("upstream_duration", "token", "2xx", 1.0),
@@ -157,6 +157,56 @@ async fn a_request_is_measured_to_its_last_byte_by_what_it_asked_for_and_what_be
     ] {
         let series = format!("metadata_proxy_{metric}_seconds_count{{endpoint=\"{endpoint}\",outcome=\"{outcome}\"}}");
         assert_eq!(proxy.metric(&series).await, Some(count), "{series}");
+    }
+    proxy.stop().await;
+}
+
+/// Clients get the server's own answer, and the objective for tokens shows that they got no token.
+#[tokio::test]
+async fn a_server_that_answers_429_or_5xx_fails_and_one_that_refuses_does_not() {
+    let mock = upstream().await;
+    let proxy = Proxy::start(mock.addr()).await;
+    let failures = "metadata_proxy_request_duration_seconds_count{endpoint=\"token\",outcome=\"failed\"}";
+    assert_eq!(proxy.metric(failures).await, Some(0.0), "the first failure has a rate");
+    let mut failed = 0.0;
+    for (status, upstream_outcome, is_failure) in
+        [(503, "5xx", true), (500, "5xx", true), (429, "429", true), (404, "4xx", false), (403, "4xx", false)]
+    {
+        mock.fault(Fault::Status(status, "not now".to_owned()));
+        let answer = get(proxy.addr, &format!("{TOKEN}?scopes=s{status}")).await;
+        assert_eq!((answer.status, answer.header("server")), (status, Some("Metadata Server for VM")));
+        assert_eq!(answer.body, "not now");
+        failed += f64::from(u8::from(is_failure));
+        assert_eq!(proxy.metric(failures).await, Some(failed), "{status}");
+        let series = format!(
+            "metadata_proxy_upstream_duration_seconds_count{{endpoint=\"token\",outcome=\"{upstream_outcome}\"}}"
+        );
+        assert!(proxy.metric(&series).await.is_some_and(|count| count >= 1.0), "{series}");
+    }
+    proxy.stop().await;
+}
+
+#[tokio::test]
+async fn a_request_that_waits_for_a_change_does_not_make_others_look_slow() {
+    let mock = upstream().await;
+    let proxy = Proxy::start(mock.addr()).await;
+    let waits = "/computeMetadata/v1/instance/attributes/?recursive=true&wait_for_change=true&timeout_sec=1";
+    let elsewhere = |page: &str| -> f64 {
+        page.lines()
+            .filter(|line| line.contains("_seconds_sum") && !line.contains("endpoint=\"watch\""))
+            .filter(|line| line.contains("_request_") || line.contains("_upstream_"))
+            .map(|line| line.rsplit(' ').next().and_then(|sum| sum.parse::<f64>().ok()).expect("a number"))
+            .sum()
+    };
+    let before = elsewhere(&get(proxy.metrics_addr, "/metrics").await.body);
+    assert_eq!(get(proxy.addr, waits).await.status, 200);
+    let page = get(proxy.metrics_addr, "/metrics").await.body;
+    let seconds = elsewhere(&page) - before;
+    assert!(seconds < 0.5, "a second was measured elsewhere: {seconds}");
+    for metric in ["request_duration", "request_first_byte", "upstream_duration", "upstream_first_byte"] {
+        let series = format!("metadata_proxy_{metric}_seconds_sum{{endpoint=\"watch\"");
+        let sum = page.lines().find(|line| line.starts_with(&series)).and_then(|line| line.rsplit(' ').next());
+        assert!(sum.is_some_and(|sum| sum.parse::<f64>().is_ok_and(|sum| sum > 0.9)), "{series}: {sum:?}");
     }
     proxy.stop().await;
 }

@@ -124,6 +124,8 @@ impl Prometheus {
     }
 }
 
+const TOKEN: &str = "/computeMetadata/v1/instance/service-accounts/default/token";
+
 /// A value that the proxy does not cache.
 const LEAF: &str = "/computeMetadata/v1/instance/cpu-platform";
 
@@ -184,6 +186,26 @@ fn the_dashboard_has_an_answer_while_two_pods_are_on_a_node() {
             }
         }
         assert!(refused.is_empty(), "{}", refused.join("\n"));
+        // The tiles of the first row, without those of the canary and of the container's limit, which are not here.
+        let first_row = panels.iter().skip(1).take_while(|panel| panel["type"] != "row");
+        let absent = ["Nodes that are open", "Most memory, of its limit"];
+        let tiles = first_row.filter(|tile| !absent.contains(&tile["title"].as_str().expect("a title")));
+        for tile in tiles {
+            let query = tile["targets"][0]["expr"].as_str().expect("a query");
+            let query = query.replace("$node", ".*").replace("$__rate_interval", "10s");
+            let answered = timeout(SCRAPE_TIMEOUT, async {
+                loop {
+                    get(proxy.addr, TOKEN).await;
+                    let answer = prometheus.say(&query).await;
+                    let value = answer["data"]["result"][0]["value"][1].as_str().and_then(|value| value.parse().ok());
+                    if value.is_some_and(f64::is_finite) {
+                        return;
+                    }
+                    sleep(QUERY_INTERVAL).await;
+                }
+            });
+            assert!(answered.await.is_ok(), "a healthy node has no answer to {}: {query}", tile["title"]);
+        }
         // Joined queries must return results, not only succeed.
         for joined in queries.iter().filter(|query| query.contains("on (instance, job)")) {
             let answer = prometheus.say(joined).await;

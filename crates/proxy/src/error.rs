@@ -58,6 +58,12 @@ pub enum Error {
     /// The request was shed under overload.
     #[error("Refused: {0}; try again in a second.")]
     Overloaded(#[from] Overload),
+    /// A request that waits for a change was ended, because the process ends. That is no overload.
+    #[error(
+        "Refused: this wait_for_change request was ended, because the proxy on this node is being stopped or replaced; \
+         try again in a second."
+    )]
+    Draining,
     /// A panic in the proxy.
     #[error("Internal error: the proxy failed to handle this request; its log says why.")]
     Panicked,
@@ -101,6 +107,9 @@ pub enum Overload {
     /// Tokens of one pod: cached or being fetched, beyond its share.
     #[error("this pod requests too many different tokens at once")]
     Tokens,
+    /// Tokens of others: all are waited for, or the fetch has ended without a result.
+    #[error("there is no room for another token")]
+    TokenRoom,
     /// Certificates of one pod, to which its tokens are bound.
     #[error("this pod had tokens bound to other certificates within the last hour, and only a few are kept")]
     Certificates,
@@ -109,9 +118,6 @@ pub enum Overload {
         "this wait_for_change request was ended in favor of another pod, because --max-hanging is reached and this pod has the most"
     )]
     HangingGaveWay,
-    /// Watched values: this waiting request was ended, because the process ends.
-    #[error("this wait_for_change request was ended, because the proxy on this node is being stopped or replaced")]
-    HangingEnds,
 }
 
 impl Error {
@@ -127,9 +133,10 @@ impl Error {
             Self::Account(AccountError::Deleted(_) | AccountError::Unknown(_)) => "unknown_account",
             Self::TooLarge(_) => "too_large",
             Self::Overloaded(Overload::InFlight) => "in_flight",
-            Self::Overloaded(Overload::Hanging | Overload::HangingGaveWay | Overload::HangingEnds) => "hanging",
+            Self::Overloaded(Overload::Hanging | Overload::HangingGaveWay) => "hanging",
             Self::Overloaded(Overload::LargeAnswers) => "large_answers",
-            Self::Overloaded(Overload::Tokens | Overload::Certificates) => "tokens",
+            Self::Overloaded(Overload::Tokens | Overload::TokenRoom | Overload::Certificates) => "tokens",
+            Self::Draining => "draining",
             Self::Panicked => "panic",
             Self::Upstream(failure) => failure.label(),
             Self::Token(failure) => failure.label(),
@@ -170,6 +177,7 @@ impl Error {
             Self::Concealed(concealed) => concealed.status(),
             // Never 502: Python's library retries 503 and gives up on 502.
             Self::Overloaded(_)
+            | Self::Draining
             | Self::Upstream(_)
             | Self::Token(_)
             | Self::Unidentified(_)
@@ -188,7 +196,10 @@ impl Error {
             | Self::IncludesAccounts
             | Self::LeadsToAccounts
             | Self::Outdated
-            | Self::Unidentified(_) => RequestOutcome::Refused,
+            | Self::Draining
+            | Self::Unidentified(_)
+            // The client alone is to blame: it must not use up the objective of all others.
+            | Self::Overloaded(Overload::Tokens | Overload::Certificates) => RequestOutcome::Refused,
             Self::Overloaded(_) => RequestOutcome::Shed,
             // A refusal of one account is for its owner to fix.
             Self::Withheld(why, _) if !why.affects_all() => RequestOutcome::Refused,
@@ -227,6 +238,8 @@ pub enum SharedError {
     Failed(Arc<Failure>),
     /// The request was shed.
     Overloaded(Overload),
+    /// The process ends.
+    Draining,
     /// The answer is larger than this many bytes.
     TooLarge(usize),
 }
@@ -248,6 +261,7 @@ impl From<Error> for SharedError {
         match error {
             Error::Upstream(failure) => Self::Failed(failure),
             Error::Overloaded(overload) => Self::Overloaded(overload),
+            Error::Draining => Self::Draining,
             Error::TooLarge(largest) => Self::TooLarge(largest),
             // The layers below return no other error.
             _ => Failure::Closed.into(),
@@ -260,6 +274,7 @@ impl From<SharedError> for Error {
         match error {
             SharedError::Failed(failure) => Self::Upstream(failure),
             SharedError::Overloaded(overload) => overload.into(),
+            SharedError::Draining => Self::Draining,
             SharedError::TooLarge(largest) => Self::TooLarge(largest),
         }
     }

@@ -3,6 +3,8 @@
 use std::io;
 use std::time::Duration;
 
+use http::StatusCode;
+
 use protocol::metadata::token::TokenError;
 
 /// Timeout of an upstream response (its head, and its body if it is buffered). Python's and Node's libraries give up
@@ -11,6 +13,11 @@ pub const UPSTREAM_TIMEOUT: Duration = Duration::from_millis(2500);
 
 /// Maximum head of an upstream response, in bytes.
 pub const MAX_HEAD_BYTES: usize = 4 * 1024;
+
+/// Whether a server with this status says that it cannot serve. One that refuses has not failed.
+pub fn is_failure(status: StatusCode) -> bool {
+    status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS
+}
 
 /// Reason why the upstream returned no complete response. The text is sent to the client and logged.
 #[derive(Debug, thiserror::Error)]

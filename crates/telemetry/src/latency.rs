@@ -11,7 +11,7 @@ use super::labels::Label;
 use super::registry::Registry;
 use super::table::{self, Row};
 use crate::labels;
-use protocol::metadata::Endpoint;
+use protocol::metadata::{Endpoint, Request};
 
 labels! {
     /// The filters of the request path, named after their layers, in the order of `stack.rs`.
@@ -58,7 +58,7 @@ labels! {
 }
 
 labels! {
-    /// The kind of a request, determined by its path alone.
+    /// The kind of a request, determined by its path, and by whether it waits for a change.
     EndpointClass {
         /// `/`.
         Root = "root",
@@ -74,6 +74,9 @@ labels! {
         Directory = "directory",
         /// Any other value of v1.
         Leaf = "leaf",
+        /// A request that waits for a change (`wait_for_change`), of any path. It has no duration to compare: it lasts
+        /// until something changes.
+        Watch = "watch",
         /// An API version before v1.
         Legacy = "legacy",
         /// An unknown API version.
@@ -87,13 +90,13 @@ labels! {
     RequestOutcome {
         /// The proxy itself answered.
         Answered = "answered",
-        /// A response of the metadata server was passed on, whatever its status, or served from memory.
+        /// A response of the metadata server was passed on or served from memory, unless its status is 429 or 5xx.
         Passed = "passed",
         /// The proxy refused the request by its rules.
         Refused = "refused",
         /// The request was shed under overload.
         Shed = "shed",
-        /// The metadata server failed.
+        /// The metadata server failed: it did not answer, or its status 429 or 5xx was passed on.
         Failed = "failed",
         /// The client disconnected, or the response was cut, before its last byte.
         Cut = "cut",
@@ -104,7 +107,10 @@ labels! {
     UpstreamOutcome {
         Success = "2xx",
         Redirect = "3xx",
+        /// Other than 429.
         Refusal = "4xx",
+        /// The metadata server says that it gets too many requests.
+        TooMany = "429",
         Error = "5xx",
         /// No response, or an incomplete one.
         Failed = "failed",
@@ -113,13 +119,14 @@ labels! {
     }
 }
 
-impl From<&Endpoint> for EndpointClass {
-    fn from(endpoint: &Endpoint) -> Self {
-        match endpoint {
-            Endpoint::Root => Self::Root,
-            Endpoint::Versions => Self::Versions,
+impl From<&Request> for EndpointClass {
+    fn from(request: &Request) -> Self {
+        match request.endpoint {
             Endpoint::Token(_) => Self::Token,
             Endpoint::Identity(_) => Self::Identity,
+            _ if request.hangs() => Self::Watch,
+            Endpoint::Root => Self::Root,
+            Endpoint::Versions => Self::Versions,
             Endpoint::ServiceAccounts => Self::ServiceAccounts,
             Endpoint::Directory => Self::Directory,
             Endpoint::Leaf => Self::Leaf,
@@ -156,7 +163,7 @@ pub struct Exchanges<O> {
 }
 
 /// A histogram for each endpoint class and outcome. Most of these combinations never occur, so the 328 bytes of each
-/// are allocated at its first observation.
+/// are allocated at its first observation, or when its series must exist from the start.
 #[derive(Debug)]
 pub struct ByEndpoint<O> {
     histograms: Box<[OnceLock<Box<Histogram<{ TIME_BOUNDS.len() }>>>]>,
@@ -172,29 +179,38 @@ type Read = fn(&Latency) -> Vec<Series>;
 const FAMILIES: [(&Row, Read); 6] = [
     (&table::REQUEST_DURATION, |latency| latency.requests.last_byte.series()),
     (&table::REQUEST_FIRST_BYTE, |latency| latency.requests.first_byte.series()),
-    (&table::FILTER_DURATION, Latency::work),
-    (&table::FILTER_WAIT, Latency::waits),
+    (&table::FILTER_DURATION, |latency| observed(latency.work())),
+    (&table::FILTER_WAIT, |latency| observed(latency.waits())),
     (&table::UPSTREAM_DURATION, |latency| latency.upstream.last_byte.series()),
     (&table::UPSTREAM_FIRST_BYTE, |latency| latency.upstream.first_byte.series()),
 ];
+
+fn observed(mut all: Vec<Series>) -> Vec<Series> {
+    all.retain(|(_, snapshot)| snapshot.count() > 0);
+    all
+}
 
 impl Latency {
     /// Registers its metrics.
     pub fn new(registry: &Registry) -> Arc<Self> {
         let latency = Arc::<Self>::default();
+        // The objective needs these. A series that begins with the first failure has no rate for it.
+        for outcome in RequestOutcome::ALL {
+            latency.requests.last_byte.histogram(EndpointClass::Token, outcome);
+        }
         registry.export(latency.exported());
         latency
     }
 
-    /// The metrics, for a registry. Series without observations are left out: most combinations of an endpoint and an
-    /// outcome never occur.
+    /// The metrics, for a registry. Other series without observations are left out: most combinations of an endpoint
+    /// and an outcome never occur.
     fn exported(self: &Arc<Self>) -> Exported {
         let latency = Arc::clone(self);
         Exported::new(&FAMILIES.map(|(row, _)| row), move || {
             let family = |(row, read): (&'static Row, Read)| {
-                let seen = read(&latency).into_iter().filter(|(_, snapshot)| snapshot.count() > 0);
                 let named = |(name, value): (&'static str, &'static str)| (name, value.into());
-                let series = seen
+                let series = read(&latency)
+                    .into_iter()
                     .map(|(labels, snapshot)| (labels.into_iter().map(named).collect(), Value::Histogram(snapshot)));
                 (row, series.collect())
             };
@@ -271,11 +287,15 @@ impl<O: Label> ByEndpoint<O> {
     }
 
     pub fn record(&self, endpoint: EndpointClass, outcome: O, duration: Duration) {
-        let histogram = &self.histograms[endpoint.index() * O::VALUES.len() + outcome.index()];
-        histogram.get_or_init(|| Box::new(Histogram::new(&TIME_BOUNDS))).record(duration);
+        self.histogram(endpoint, outcome).record(duration);
     }
 
-    /// All histograms with observations.
+    fn histogram(&self, endpoint: EndpointClass, outcome: O) -> &Histogram<{ TIME_BOUNDS.len() }> {
+        let histogram = &self.histograms[endpoint.index() * O::VALUES.len() + outcome.index()];
+        histogram.get_or_init(|| Box::new(Histogram::new(&TIME_BOUNDS)))
+    }
+
+    /// All histograms that are allocated.
     pub fn series(&self) -> Vec<Series> {
         let labels = EndpointClass::ALL.into_iter().flat_map(|endpoint| {
             O::VALUES.iter().map(move |outcome| vec![("endpoint", endpoint.label()), ("outcome", outcome.label())])

@@ -47,9 +47,10 @@ table! {
         "Requests refused or failed by the proxy itself, by reason. Errors returned by the metadata server are not \
          included.";
     REQUEST_DURATION = Histogram "metadata_proxy_request_duration_seconds" ["endpoint", "outcome"]
-        "Request duration, from the request head to the last response byte. outcome: answered (by the proxy), passed \
-         (from the metadata server), refused, shed, failed (by the metadata server), cut (the client disconnected or \
-         the response was cut short).";
+        "Request duration, from the request head to the last response byte. endpoint: kind of path, or watch \
+         (wait_for_change, which lasts until something changes). outcome: answered (by the proxy), passed \
+         (from the metadata server), refused, shed, failed (by the metadata server, which did not answer, or with 429 or \
+         5xx), cut (the client disconnected or the response was cut short).";
     REQUEST_FIRST_BYTE = Histogram "metadata_proxy_request_first_byte_seconds" ["endpoint", "outcome"]
         "Time from the request head to the first response byte.";
     FILTER_DURATION = Histogram "metadata_proxy_request_filter_duration_seconds" ["filter", "outcome"]
@@ -57,7 +58,7 @@ table! {
          spent waiting.";
     FILTER_WAIT = Histogram "metadata_proxy_request_filter_wait_duration_seconds" ["filter"]
         "Time that a request was suspended in a filter, if it had to wait: for a token fetch, the metadata server or \
-         a seat.";
+         a seat. Without wait_for_change requests.";
     IDENTIFICATIONS = Counter "metadata_proxy_identifications_total" ["result"]
         "Connections whose client was identified: node, kernel or api (a pod, and who says so); outdated connections, \
          which were reset; and requests of unknown or ambiguous pods, which got 503. Absent without --workload-identity.";
@@ -100,7 +101,7 @@ table! {
     IN_FLIGHT = Gauge "metadata_proxy_in_flight" []
         "Requests in flight.";
     IN_FLIGHT_PEAK = Gauge "metadata_proxy_in_flight_peak" []
-        "Maximum requests in flight since the last scrape.";
+        "Maximum requests in flight within the last minute.";
     IN_FLIGHT_LIMIT = Gauge "metadata_proxy_in_flight_limit" []
         "Maximum allowed requests in flight.";
     HANGING = Gauge "metadata_proxy_hanging" []
@@ -137,10 +138,10 @@ table! {
         "Seconds until the default account's token expires; 0 if it has expired and was not replaced. Absent before \
          the first token and on a machine without a service account.";
     UPSTREAM_REQUESTS = Counter "metadata_proxy_upstream_requests_total" ["outcome"]
-        "Requests sent to the metadata server, by status class or kind of failure.";
+        "Requests sent to the metadata server, by status class, 429 apart, or kind of failure.";
     UPSTREAM_DURATION = Histogram "metadata_proxy_upstream_duration_seconds" ["endpoint", "outcome"]
         "Duration of requests to the metadata server, from sending the request to the last response byte. outcome: \
-         status class, failed, or abandoned (no client was waiting any more).";
+         status class, 429, failed, or abandoned (no client was waiting any more).";
     UPSTREAM_FIRST_BYTE = Histogram "metadata_proxy_upstream_first_byte_seconds" ["endpoint", "outcome"]
         "Time from sending a request to the metadata server to its response head.";
     MEMORY_USAGE = Gauge "metadata_proxy_memory_usage_bytes" []

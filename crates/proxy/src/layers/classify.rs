@@ -95,7 +95,7 @@ where
     fn call(&mut self, request: http::Request<Payload>) -> Self::Future {
         match self.read(request) {
             Ok(request) => {
-                self.timeline.asks_for((&request.endpoint).into());
+                self.timeline.asks_for((&*request).into());
                 Outcome::passed(self.inner.call(request))
             }
             Err(error) => Outcome::decided(Err(error)),

@@ -16,6 +16,7 @@ use tower::{Layer, Service};
 use super::latency::Timeline;
 use super::outcome::Outcome;
 use crate::error::{Error, Overload};
+use crate::failure;
 use crate::reply::{self, Body};
 use crate::server::Reset;
 use telemetry::labels::Label;
@@ -126,6 +127,7 @@ where
         let answer = ready!(this.inner.poll(cx));
         let outcome = match &answer {
             Ok(answer) if answer.headers().get(header::SERVER) == Some(&reply::SERVER) => RequestOutcome::Answered,
+            Ok(answer) if failure::is_failure(answer.status()) => RequestOutcome::Failed,
             Ok(_) => RequestOutcome::Passed,
             Err(error) => error.outcome(),
         };
@@ -164,8 +166,12 @@ impl Rescuer {
         let said = error.said();
         let cause = Cause { reason, status: error.status(), path, said: said.as_deref() };
         refusals.note(peer.ip(), cause, Instant::now());
-        // These are logged elsewhere: changes of the metadata server's health, failed token fetches, and caught panics.
-        if matches!(error, Error::Upstream(_) | Error::Token(_) | Error::Withheld(..) | Error::Panicked) {
+        // These are logged elsewhere: changes of the metadata server's health, failed token fetches, caught panics, and the
+        // end of the process.
+        if matches!(
+            error,
+            Error::Upstream(_) | Error::Token(_) | Error::Withheld(..) | Error::Panicked | Error::Draining
+        ) {
             return;
         }
         let Some(count) = requests.refusal_line_due(reason, peer.ip(), Instant::now()) else { return };
@@ -183,9 +189,9 @@ impl From<Overload> for Shed {
     fn from(overload: Overload) -> Self {
         match overload {
             Overload::InFlight => Self::InFlight,
-            Overload::Hanging | Overload::HangingGaveWay | Overload::HangingEnds => Self::Hanging,
+            Overload::Hanging | Overload::HangingGaveWay => Self::Hanging,
             Overload::LargeAnswers => Self::LargeAnswers,
-            Overload::Tokens | Overload::Certificates => Self::Tokens,
+            Overload::Tokens | Overload::TokenRoom | Overload::Certificates => Self::Tokens,
         }
     }
 }
@@ -206,7 +212,7 @@ fn answer(error: &Error) -> Response<Body> {
         }
         _ => {}
     }
-    if let Error::Overloaded(_) = error {
+    if let Error::Overloaded(_) | Error::Draining = error {
         // Closing the connection releases its memory. A retry opens a new one.
         response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
     }
@@ -271,7 +277,7 @@ mod tests {
             Error::TooLarge(1),
             Error::Overloaded(Overload::InFlight),
             Error::Overloaded(Overload::HangingGaveWay),
-            Error::Overloaded(Overload::HangingEnds),
+            Error::Draining,
             Error::Panicked,
             Failure::Closed.into(),
             Error::Token(Arc::new(TokenFailure::Expired)),
@@ -280,6 +286,19 @@ mod tests {
             let (status, text) = (error.status(), error.to_string());
             let is_repeated = status == StatusCode::SERVICE_UNAVAILABLE;
             assert_eq!(text.ends_with("; try again in a second."), is_repeated, "{status}: {text}");
+        }
+    }
+
+    #[test]
+    fn what_a_pod_alone_is_to_blame_for_does_not_count_against_the_objective() {
+        for (overload, outcome) in [
+            (Overload::Tokens, RequestOutcome::Refused),
+            (Overload::Certificates, RequestOutcome::Refused),
+            (Overload::TokenRoom, RequestOutcome::Shed),
+            (Overload::InFlight, RequestOutcome::Shed),
+        ] {
+            let error = Error::Overloaded(overload);
+            assert_eq!((error.outcome(), error.status()), (outcome, StatusCode::SERVICE_UNAVAILABLE), "{overload}");
         }
     }
 

@@ -60,9 +60,8 @@ impl Forward {
             To::Server(client) => client,
             To::Values(values) => return Ok(values.answer(request)),
         };
-        let response = client
-            .send(|| outgoing(request, client), (&request.endpoint).into(), kind_of(request), request.peer)
-            .await?;
+        let response =
+            client.send(|| outgoing(request, client), request.into(), kind_of(request), request.peer).await?;
         Ok(clean(response, request.method == Method::Head))
     }
 }

@@ -7,6 +7,7 @@ use http::StatusCode;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
+use crate::failure;
 use telemetry::sampled::Sampled;
 
 /// Minimum interval between log lines about outages, because an upstream that fails every other request would fill the
@@ -43,9 +44,9 @@ impl Health {
         self.0.lock().failing.as_ref().map(|(_, since)| since.elapsed())
     }
 
-    /// Records a complete response. A server that says that it cannot serve has failed; one that refuses has not.
+    /// Records a complete response.
     pub(super) fn answered(&self, status: StatusCode) {
-        if status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS {
+        if failure::is_failure(status) {
             self.failed(&format_args!("it answers {}", status.as_u16()));
         } else if self.0.lock().succeeded() {
             tracing::info!("metadata server available again");

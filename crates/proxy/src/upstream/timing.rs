@@ -31,6 +31,7 @@ impl ExchangeTimer {
         let outcome = match status.as_u16() {
             200..=299 => UpstreamOutcome::Success,
             300..=399 => UpstreamOutcome::Redirect,
+            429 => UpstreamOutcome::TooMany,
             400..=499 => UpstreamOutcome::Refusal,
             _ => UpstreamOutcome::Error,
         };

@@ -75,14 +75,14 @@ impl WatchTable {
         if watch.watchers.holders() > 1 && self.shares.held_by(asking) > 0 {
             return Err(Overload::Hanging);
         }
-        self.end(&Arc::clone(key), Overload::HangingGaveWay);
+        self.end(&Arc::clone(key), Overload::HangingGaveWay.into());
         Ok(())
     }
 
     /// Ends a watch with this answer to its watchers.
-    pub(super) fn end(&mut self, key: &Key, why: Overload) {
+    pub(super) fn end(&mut self, key: &Key, why: SharedError) {
         if let Some(watch) = self.remove(key) {
-            watch.publisher.publish(Err(SharedError::Overloaded(why)));
+            watch.publisher.publish(Err(why));
             watch.task.abort();
         }
     }
@@ -91,7 +91,7 @@ impl WatchTable {
     pub(super) fn close(&mut self) {
         self.is_closed = true;
         for key in self.watches.keys().cloned().collect::<Vec<_>>() {
-            self.end(&key, Overload::HangingEnds);
+            self.end(&key, SharedError::Draining);
         }
     }
 

@@ -1,13 +1,17 @@
 //! [`Seats`]: counts requests in flight, and queues requests that wait for a seat.
 
-use std::mem;
 use std::sync::Arc;
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 
 use crate::shares::{Client, Shares};
-use telemetry::{Registry, table};
+use telemetry::{Moment, Registry, table};
+
+/// The peak is that of a whole minute, and of the current slice. Slices expire one by one.
+const SLICES: usize = 7;
+const SLICE: Duration = Duration::from_secs(10);
 
 /// The seats of the whole process. Each request in flight holds one.
 #[derive(Debug)]
@@ -22,12 +26,21 @@ pub struct Seats {
 #[derive(Debug)]
 struct Count {
     free: usize,
-    /// Minimum of `free` since the peak was last read.
-    fewest_free: usize,
+    peak: Peak,
     /// Number of waiting requests that have not been handed a seat.
     waiting: usize,
     /// Requests in flight and waiting, by client.
     claims: Shares,
+}
+
+/// The most seats that were taken at the same time within the last minute. Reading it does not reset it, because there
+/// may be several readers.
+#[derive(Debug)]
+struct Peak {
+    began: Moment,
+    /// Number of the current slice, counted from the beginning.
+    slice: u64,
+    most: [usize; SLICES],
 }
 
 /// Permission to be in flight. Released on drop.
@@ -59,7 +72,7 @@ pub enum Admission {
 impl Seats {
     /// Creates this many seats, all free.
     pub fn new(limit: usize) -> Arc<Self> {
-        let count = Count { free: limit, fewest_free: limit, waiting: 0, claims: Shares::new(limit) };
+        let count = Count { free: limit, peak: Peak::new(), waiting: 0, claims: Shares::new(limit) };
         Arc::new(Self { limit, count: Mutex::new(count), handed: Semaphore::new(0) })
     }
 
@@ -67,7 +80,7 @@ impl Seats {
     pub fn observe(self: &Arc<Self>, registry: &Registry) {
         let (limit, taken, peak) = (self.limit, Arc::clone(self), Arc::clone(self));
         registry.observe(&table::IN_FLIGHT, move || Some(taken.taken() as u64));
-        registry.observe(&table::IN_FLIGHT_PEAK, move || Some(peak.take_peak() as u64));
+        registry.observe(&table::IN_FLIGHT_PEAK, move || Some(peak.peak() as u64));
         registry.observe(&table::IN_FLIGHT_LIMIT, move || Some(limit as u64));
     }
 
@@ -115,11 +128,12 @@ impl Seats {
         self.limit - self.count.lock().free
     }
 
-    /// Maximum number of seats taken at the same time since the last call.
-    pub fn take_peak(&self) -> usize {
+    /// Maximum number of seats taken at the same time within the last minute.
+    pub fn peak(&self) -> usize {
         let mut count = self.count.lock();
-        let free = count.free;
-        self.limit - mem::replace(&mut count.fewest_free, free)
+        let taken = count.taken();
+        count.peak.note(taken);
+        count.peak.most()
     }
 
     /// Hands a released seat to the queue, or frees it if no request waits.
@@ -128,6 +142,8 @@ impl Seats {
             count.waiting -= 1;
             self.handed.add_permits(1);
         } else {
+            let taken = count.taken();
+            count.peak.note(taken);
             count.free += 1;
         }
     }
@@ -137,10 +153,42 @@ impl Count {
     /// Takes a free seat. Returns `false` if there is none, which is always the case while a request waits.
     fn take(&mut self) -> bool {
         let Some(free) = self.free.checked_sub(1) else { return false };
+        let taken = self.taken();
+        self.peak.note(taken);
         self.free = free;
-        self.fewest_free = self.fewest_free.min(free);
+        self.peak.note(taken + 1);
         true
     }
+
+    fn taken(&self) -> usize {
+        self.claims.limit() - self.free
+    }
+}
+
+impl Peak {
+    fn new() -> Self {
+        Self { began: Moment::now(), slice: 0, most: [0; SLICES] }
+    }
+
+    /// Notes the number of seats taken: before each change, because it held for all slices since the last one, and after.
+    fn note(&mut self, taken: usize) {
+        let slice = Moment::now().saturating_duration_since(self.began).as_secs() / SLICE.as_secs();
+        let slice = slice.max(self.slice);
+        for passed in (self.slice + 1..=slice).take(SLICES) {
+            self.most[column(passed)] = taken;
+        }
+        self.slice = slice;
+        let most = &mut self.most[column(slice)];
+        *most = taken.max(*most);
+    }
+
+    fn most(&self) -> usize {
+        self.most.into_iter().max().unwrap_or_default()
+    }
+}
+
+fn column(slice: u64) -> usize {
+    usize::try_from(slice % SLICES as u64).expect("less than SLICES")
 }
 
 impl Drop for Seat {
@@ -184,6 +232,7 @@ mod tests {
     use std::task::{Context, Poll, Waker};
 
     use proptest::prelude::*;
+    use tokio::time::advance;
 
     use super::*;
 
@@ -194,7 +243,7 @@ mod tests {
             let taken: Vec<_> = (0..limit).map(|_| seats.admit(None)).collect();
             assert!(taken.iter().all(|admission| matches!(admission, Admission::Seat(_))));
             assert!(matches!(seats.admit(None), Admission::Refuse));
-            assert_eq!((seats.taken(), seats.take_peak()), (limit, limit));
+            assert_eq!((seats.taken(), seats.peak()), (limit, limit));
             drop(taken);
             assert_eq!(seats.taken(), 0);
             assert!(matches!(seats.admit(None), Admission::Seat(_)));
@@ -263,15 +312,22 @@ mod tests {
         assert_eq!(seats.taken(), 2);
     }
 
-    #[test]
-    fn reading_the_peak_resets_it() {
+    #[tokio::test(start_paused = true)]
+    async fn the_peak_is_that_of_the_last_minute_however_often_it_is_read() {
         let seats = Seats::new(3);
         let (one, two) = (seats.admit(None), seats.admit(None));
         drop(one);
-        assert_eq!(seats.take_peak(), 2);
-        assert_eq!(seats.take_peak(), 1);
+        assert_eq!([seats.peak(), seats.peak()], [2, 2]);
+        advance(Duration::from_secs(59)).await;
+        assert_eq!(seats.peak(), 2);
+        advance(Duration::from_secs(15)).await;
+        assert_eq!(seats.peak(), 1, "still in flight");
+        advance(Duration::from_secs(600)).await;
         drop(two);
-        assert_eq!((seats.take_peak(), seats.take_peak()), (1, 0));
+        advance(Duration::from_secs(59)).await;
+        assert_eq!(seats.peak(), 1, "until a minute ago");
+        advance(Duration::from_secs(15)).await;
+        assert_eq!(seats.peak(), 0);
     }
 
     impl Seats {

@@ -100,7 +100,8 @@ impl Timeline {
         let waited = self.waited.load(Relaxed);
         let times = self.instruments.latency.filter(filter);
         times.worked(outcome, held.saturating_sub(waited));
-        if waited > 0 {
+        // A watch waits for as long as nothing changes, which says nothing about the filter or the metadata server.
+        if waited > 0 && self.endpoint() != EndpointClass::Watch {
             times.waited(waited);
         }
     }

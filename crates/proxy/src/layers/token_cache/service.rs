@@ -186,7 +186,7 @@ async fn landing(
                 (Lookup::Nothing, Change::Published) => {
                     return Err(failure.unwrap_or_else(|| TokenFailure::Expired.into()));
                 }
-                (Lookup::Nothing, Change::Ended) => return Err(NoToken::Overloaded(Overload::Tokens)),
+                (Lookup::Nothing, Change::Ended) => return Err(NoToken::Overloaded(Overload::TokenRoom)),
             }
             change = known.changed().await.map_or(Change::Ended, |()| Change::Published);
         }

@@ -282,16 +282,16 @@ impl Entries {
         loop {
             let goes = match self.shares.room_for(client, weight) {
                 Availability::Free => return Ok(evicted),
-                Availability::From(largest) => {
-                    self.unused_for_longest(|entry| entry.holder == largest && !entry.is_waited_for()).or_else(|| {
+                Availability::From(largest) => self
+                    .unused_for_longest(|entry| entry.holder == largest && !entry.is_waited_for())
+                    .or_else(|| {
                         self.unused_for_longest(|entry| entry.holder == largest && entry.no_other_client_waits(largest))
                     })
-                }
-                Availability::FromItself | Availability::None => {
-                    self.unused_for_longest(|entry| entry.holder == client && !entry.is_waited_for())
-                }
+                    .ok_or(Overload::TokenRoom)?,
+                Availability::FromItself | Availability::None => self
+                    .unused_for_longest(|entry| entry.holder == client && !entry.is_waited_for())
+                    .ok_or(Overload::Tokens)?,
             };
-            let Some(goes) = goes else { return Err(Overload::Tokens) };
             self.evict(&goes, NoToken::Overloaded(Overload::Tokens));
             evicted += 1;
         }

@@ -224,6 +224,8 @@ enum Got {
     Withheld(Withheld),
     /// The client requested too many different tokens.
     TooMany,
+    /// There is no room, and the client is not to blame.
+    NoRoom,
 }
 
 impl Cache {
@@ -265,6 +267,7 @@ impl Cache {
             Err(Error::Token(_)) => Got::Unavailable,
             Err(Error::Withheld(why, _)) => Got::Withheld(why),
             Err(Error::Overloaded(Overload::Tokens)) => Got::TooMany,
+            Err(Error::Overloaded(Overload::TokenRoom)) => Got::NoRoom,
             Err(error) => panic!("{target}: {error}"),
         }
     }

@@ -136,7 +136,7 @@ async fn a_panic_in_the_source_fails_only_those_that_wait_for_it() {
     server.set(Mode::Panics);
     let cache = Cache::new(&server);
     let began = Instant::now();
-    assert_eq!(cache.ask(TOKEN).await, Got::TooMany);
+    assert_eq!(cache.ask(TOKEN).await, Got::NoRoom);
     assert_eq!((began.elapsed(), cache.entries()), (Duration::ZERO, 0));
     server.set(Mode::Gives);
     cache.token(TOKEN).await;

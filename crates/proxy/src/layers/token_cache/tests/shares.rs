@@ -84,6 +84,19 @@ async fn an_entry_that_others_wait_for_is_never_evicted() {
     assert!(got.iter().all(|got| matches!(got, Got::Token(..))), "{got:?}");
     let got = hostile.join_all().await;
     assert!(got.contains(&Got::TooMany), "requests without room get the reason");
+    assert!(!got.contains(&Got::NoRoom), "it alone is to blame");
+}
+
+/// Two pods wait for the same tokens, so that none may give way to a third.
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_finds_all_room_taken_by_others_is_not_to_blame() {
+    let server = Server::taking(Duration::from_secs(1));
+    let cache = Cache::with_limit(64 * 1024, &server);
+    let taken: Vec<String> = (0..1000).map(|n| scoped(&format!("taken-{n}"))).collect();
+    let _first = cache.crowd_as(1, taken.clone());
+    let _second = cache.crowd_as(2, taken);
+    sleep(Duration::from_millis(10)).await;
+    assert_eq!(cache.ask_as(3, &scoped("wanted")).await, Got::NoRoom);
 }
 
 #[tokio::test(start_paused = true)]
