@@ -66,6 +66,12 @@ pub enum StartError {
         /// The operating system's error.
         error: io::Error,
     },
+    /// There is no address for pods.
+    #[error(
+        "none of --addr can be served here: {}. Give an IPv4 address, or turn on IPv6 in the node's kernel",
+        if .0.is_empty() { "there is none".to_owned() } else { format!("without IPv6, there is no {}", listed(.0)) }
+    )]
+    Nowhere(Vec<SocketAddr>),
     /// The policy is invalid.
     #[error(transparent)]
     Policy(#[from] LoadError),
@@ -85,6 +91,10 @@ pub enum StartError {
     /// The certificate authorities for Google's servers cannot be read.
     #[error("--google-ca: {0}")]
     GoogleCa(#[from] CaError),
+}
+
+fn listed(addrs: &[SocketAddr]) -> String {
+    addrs.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
 
 fn remedy(error: &io::Error) -> &'static str {
@@ -138,6 +148,9 @@ impl App {
     ///
     /// Panics outside a runtime.
     pub async fn bind(config: Config) -> Result<Self, StartError> {
+        if served(&config).is_empty() {
+            return Err(StartError::Nowhere(config.addrs));
+        }
         let policy = Arc::new(LivePolicy::load(config.policy.clone()).await?);
         let share = config.reuse_port;
         if share {
