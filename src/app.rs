@@ -66,6 +66,12 @@ pub enum StartError {
         /// The operating system's error.
         error: io::Error,
     },
+    /// There is no address for pods.
+    #[error(
+        "none of --addr can be served here: {}. Give an IPv4 address, or turn on IPv6 in the node's kernel",
+        if .0.is_empty() { "there is none".to_owned() } else { format!("without IPv6, there is no {}", listed(.0)) }
+    )]
+    Nowhere(Vec<SocketAddr>),
     /// The policy is invalid.
     #[error(transparent)]
     Policy(#[from] LoadError),
@@ -85,6 +91,10 @@ pub enum StartError {
     /// The certificate authorities for Google's servers cannot be read.
     #[error("--google-ca: {0}")]
     GoogleCa(#[from] CaError),
+}
+
+fn listed(addrs: &[SocketAddr]) -> String {
+    addrs.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
 
 fn remedy(error: &io::Error) -> &'static str {
@@ -107,12 +117,40 @@ fn remedy(error: &io::Error) -> &'static str {
 const SUCCESSION: Duration = Duration::from_secs(8);
 
 impl App {
+    /// Binds all sockets, and redirects pods to them, if configured. If that is impossible, closes the metadata server to pods, unless
+    /// an earlier redirect is in force.
+    ///
+    /// # Panics
+    ///
+    /// Panics outside a runtime.
+    pub async fn prepare(config: Config) -> Result<Self, Box<dyn std::error::Error>> {
+        let (opened, addrs) = (config.redirect.clone(), config.addrs.clone());
+        let connected = async {
+            let mut app = Self::bind(config).await?;
+            app.connect_cluster().await?;
+            Ok::<_, Box<dyn std::error::Error>>(app)
+        };
+        match (connected.await, opened) {
+            (Ok(mut app), Some(opened)) => {
+                app.redirect = Some(Redirect::install_to_first(&app.addrs()?, opened).await?);
+                Ok(app)
+            }
+            (Err(error), Some(opened)) => {
+                Err(format!("{error}. {}", Redirect::close_unless_in_force(&addrs, opened).await).into())
+            }
+            (connected, None) => connected,
+        }
+    }
+
     /// Binds all sockets.
     ///
     /// # Panics
     ///
     /// Panics outside a runtime.
     pub async fn bind(config: Config) -> Result<Self, StartError> {
+        if served(&config).is_empty() {
+            return Err(StartError::Nowhere(config.addrs));
+        }
         let policy = Arc::new(LivePolicy::load(config.policy.clone()).await?);
         let share = config.reuse_port;
         if share {
@@ -146,16 +184,8 @@ impl App {
         self.admin.local_addr()
     }
 
-    /// Redirects pods to the proxy, if configured. The sockets are bound, so redirected requests find a listener.
-    pub async fn install_redirect(&mut self) -> Result<(), Box<dyn std::error::Error>> {
-        if let Some(opened) = self.config.redirect.clone() {
-            self.redirect = Some(Redirect::install_to_first(&self.addrs()?, opened).await?);
-        }
-        Ok(())
-    }
-
     /// Reads the credential for the API server, if pods are identified. Sends no requests yet.
-    pub async fn connect_cluster(&mut self) -> Result<(), ClusterError> {
+    async fn connect_cluster(&mut self) -> Result<(), ClusterError> {
         if let Some(settings) = &self.config.identity {
             self.cluster = Some(Cluster::connect(&settings.cluster).await?);
         }

@@ -41,7 +41,10 @@ fn main() -> ExitCode {
 type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
 
 fn start(command: Command) -> Outcome<ExitCode> {
-    runtime(threads::count())?.block_on(async {
+    let runtime = runtime(threads::count())?;
+    // A resolver that hangs must not hold up the result.
+    let is_brief = matches!(command, Command::Check { .. } | Command::IdentityDoctor { .. });
+    let outcome = runtime.block_on(async {
         match command {
             Command::Serve(config) => serve(config).await?,
             Command::Ask(question) => {
@@ -99,7 +102,11 @@ fn start(command: Command) -> Outcome<ExitCode> {
             }
         }
         Ok(ExitCode::SUCCESS)
-    })
+    });
+    if is_brief {
+        runtime.shutdown_background();
+    }
+    outcome
 }
 
 /// Prints to standard output. Ignores errors, because a reader may close the pipe early (`| head`).
@@ -119,12 +126,10 @@ async fn serve(config: Config) -> Outcome<()> {
     let mut signals = Signals::listen()?;
     logging::start(config.log.0, &config.log.1);
     logging::limit_panics();
-    let mut app = App::bind(config).await?;
     for unknown in cli::unknown_variables() {
         tracing::warn!("{unknown}");
     }
-    app.connect_cluster().await?;
-    app.install_redirect().await?;
+    let app = App::prepare(config).await?;
     let (tell, told) = oneshot::channel::<()>();
     let running = app.run(async {
         // The sender lives as long as this future is polled.

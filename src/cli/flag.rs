@@ -18,8 +18,7 @@ impl<S: Syntax> Flag for Given<S> {
     type Value = S::Value;
 
     fn resolve(self, mistakes: &mut Mistakes) -> Option<S::Value> {
-        let empty = S::empty().filter(|_| !self.is_not_empty());
-        empty.or_else(|| mistakes.value(self))
+        mistakes.value(self)
     }
 
     fn showing(value: S::Value) -> Self {

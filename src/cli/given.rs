@@ -19,11 +19,6 @@ pub(super) trait Syntax: Debug + Clone + Send + Sync + 'static {
     /// Parses a value. Returns `None` if it is invalid.
     fn parse(text: &str) -> Option<Self::Value>;
 
-    /// The value of a flag that is set to an empty text. `None` if that is invalid.
-    fn empty() -> Option<Self::Value> {
-        None
-    }
-
     /// Formats a value so that [`parse`](Self::parse) accepts it.
     fn show(value: &Self::Value) -> String;
 }
@@ -76,20 +71,22 @@ pub(super) struct Given<S: Syntax> {
     text: String,
     value: Option<S::Value>,
     source: ValueSource,
+    /// The flag's default, if the text is empty: that counts as not set.
+    default: Vec<S::Value>,
 }
 
 impl<S: Syntax> Given<S> {
     /// The flag as if this value had been passed.
     pub(super) fn from_value(value: S::Value) -> Self {
         let source = ValueSource::CommandLine;
-        Self { origin: String::new(), text: S::show(&value), value: Some(value), source }
+        Self { origin: String::new(), text: S::show(&value), value: Some(value), source, default: Vec::new() }
     }
 
     /// The flag as if the environment had this text.
     #[cfg(test)]
     pub(super) fn from_environment(text: &str) -> Self {
         let source = ValueSource::EnvVariable;
-        Self { origin: String::new(), text: text.to_owned(), value: S::parse(text), source }
+        Self { origin: String::new(), text: text.to_owned(), value: S::parse(text), source, default: Vec::new() }
     }
 
     /// The text as it was given.
@@ -155,7 +152,10 @@ impl<S: Syntax> TypedValueParser for GivenParser<S> {
     ) -> Result<Self::Value, clap::Error> {
         let text = StringValueParser::new().parse_ref(command, arg, text)?;
         let origin = arg.map(|arg| origin(arg, Some(source))).unwrap_or_default();
-        Ok(Given { origin, value: S::parse(&text), text, source })
+        let defaults = arg.filter(|_| text.is_empty()).into_iter().flat_map(Arg::get_default_values);
+        let default: Vec<_> = defaults.filter_map(|default| S::parse(default.to_str()?)).collect();
+        let value = default.first().cloned().or_else(|| S::parse(&text));
+        Ok(Given { origin, value, text, source, default })
     }
 }
 
@@ -219,8 +219,11 @@ impl Mistakes {
         given.filter(Given::is_not_empty).and_then(|given| self.value(given))
     }
 
-    /// The valid values, without empty ones. Each invalid value is a mistake.
+    /// The valid values, without empty ones; the default if there are only empty ones. Each invalid value is a mistake.
     pub(super) fn list<S: Syntax>(&mut self, given: Vec<Given<S>>) -> Vec<S::Value> {
+        if !given.iter().any(Given::is_not_empty) {
+            return given.into_iter().next().map(|given| given.default).unwrap_or_default();
+        }
         given.into_iter().filter(Given::is_not_empty).filter_map(|given| self.value(given)).collect()
     }
 }

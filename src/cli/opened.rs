@@ -127,11 +127,6 @@ struct DropSpoofedSyntax;
 impl Syntax for DropSpoofedSyntax {
     type Value = DropSpoofed;
 
-    /// An empty variable counts as not set.
-    fn empty() -> Option<DropSpoofed> {
-        Some(DropSpoofed::default())
-    }
-
     fn expected() -> String {
         "auto, true or false".to_owned()
     }

@@ -61,10 +61,6 @@ impl Syntax for PolicyName {
         Some(Source::parse(text))
     }
 
-    fn empty() -> Option<Source> {
-        Some(policy::Choice::default().source)
-    }
-
     fn show(value: &Source) -> String {
         value.to_string()
     }

@@ -89,11 +89,6 @@ impl Syntax for OnOff {
         }
     }
 
-    /// An empty variable counts as not set, and so as off.
-    fn empty() -> Option<bool> {
-        Some(false)
-    }
-
     fn show(value: &bool) -> String {
         value.to_string()
     }

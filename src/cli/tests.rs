@@ -79,6 +79,27 @@ fn all_mistakes_are_reported_at_once() {
     assert_eq!(text.lines().count(), 8, "{text}");
 }
 
+/// As in a manifest whose variable has no value.
+#[test]
+fn an_empty_value_is_the_default() {
+    let command = Args::command();
+    let flags =
+        command.get_arguments().filter_map(clap::Arg::get_long).filter(|flag| !["help", "version"].contains(flag));
+    for flag in flags {
+        let line = format!("--{flag}=");
+        assert_eq!(super::flags(&serve(&line)), super::flags(&Config::default()), "{line}");
+    }
+    let identity = "--workload-identity --node-name n --workload-pool p.svc.id.goog \
+                    --cluster-uri https://container.googleapis.com/v1/projects/p";
+    let of_federation =
+        ["prefetch", "sts-endpoint", "iam-endpoint", "attest", "host-proc", "bound-tokens", "impersonate-node"];
+    for flag in of_federation {
+        let line = format!("{identity} --{flag}=");
+        assert_eq!(super::flags(&serve(&line)), super::flags(&serve(identity)), "{line}");
+    }
+    assert_eq!(serve("--addr=,127.0.0.1:1988").addrs, [([127, 0, 0, 1], 1988).into()]);
+}
+
 #[test]
 fn a_missing_value_is_an_error() {
     assert!(mistakes("--addr").contains("--addr"));

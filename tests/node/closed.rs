@@ -11,8 +11,8 @@ use crate::namespace::Namespace;
 use crate::process::{BINARY, Ended, Process};
 use crate::support::needs::{Test, tests};
 use crate::world::{
-    KUBE_ENV, SERVER, SERVER_V6, WAYS_ROUND, World, eventually, is_closed, is_open, is_protected, redirect, server,
-    succeeds,
+    AS_A_PROXY, KUBE_ENV, SERVER, SERVER_V6, WAYS_ROUND, World, eventually, is_closed, is_open, is_protected, redirect,
+    server, succeeds,
 };
 
 /// The tests of this module.
@@ -22,6 +22,7 @@ pub const TESTS: &[Test] = tests![
     a_tool_that_refuses_a_rule_closes_pods,
     the_other_tool_closes_pods,
     a_proxy_without_an_address_closes_pods,
+    a_proxy_that_cannot_start_closes_pods,
     a_sidecar_that_cannot_redirect_closes_its_pod,
     where_nothing_can_be_installed_it_says_that_pods_are_open,
     the_startup_taint_stays_while_pods_are_closed,
@@ -231,6 +232,42 @@ fn a_proxy_without_an_address_closes_pods() {
     let refused = Process::run(&world.node, &["--addr=0.0.0.0:988", "--metrics-addr=127.0.0.1:0", "--redirect"]);
     fails(&refused, &["0.0.0.0:988", "--addr", "pods are closed"]);
     all_is_closed(&world.pods[0]);
+}
+
+/// It fails before it comes to its redirect.
+fn a_proxy_that_cannot_start_closes_pods() {
+    let world = World::new();
+    let pod = &world.pods[0];
+    let policy = std::env::temp_dir().join(format!("policy-{}.yaml", std::process::id()));
+    fs::write(&policy, "conceal: [").expect("a temporary file");
+    let broken = format!("--policy={}", policy.display());
+    let fail = |words: &[&str], said: &[&str]| {
+        fails(&Process::run(&world.node, &[&AS_A_PROXY[..], &["--redirect"], words].concat()), said);
+    };
+    let no_kubeconfig = [
+        "--workload-identity",
+        "--node-name=n",
+        "--workload-identity-provider=none",
+        "--host-proc=/proc",
+        "--kubeconfig=/nonexistent",
+    ];
+
+    fail(&[&broken, "--redirect-allow=8080"], &[&broken[9..], "pods are closed"]);
+    is_closed(pod, SERVER);
+    is_open(pod, "http://169.254.169.254:8080");
+    fail(&[&broken], &["The rules in force stay"]);
+    succeeds(&redirect(&world.node, "remove"));
+    fail(&no_kubeconfig, &["/nonexistent", "pods are closed"]);
+    all_is_closed(pod);
+    fail(&[&broken], &["Pods stay closed"]);
+    all_is_closed(pod);
+
+    let proxy = world.proxy(&["--redirect"]);
+    is_protected(pod);
+    fail(&["--metrics-addr=127.0.0.1:0"], &["--addr", "The redirect in force stays"]);
+    is_protected(pod);
+    drop(proxy);
+    fs::remove_file(policy).expect("it is there");
 }
 
 fn a_sidecar_that_cannot_redirect_closes_its_pod() {

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::plan::Plan;
-use super::{Error, Tool, first_edition, privileges};
+use super::{Error, State, Tool, first_edition, privileges};
 
 /// Reason why the redirect is not installed, and the consequence for pods.
 #[derive(Debug, thiserror::Error)]
@@ -21,6 +21,26 @@ pub enum Pods {
     /// Pods reach the metadata server itself, unless there are rules of an earlier redirect. The error is the reason why the
     /// closing rules could not be installed.
     Open(Error),
+}
+
+/// What pods reach while the proxy does not start.
+#[derive(Debug)]
+pub enum Unserved {
+    /// Rules that were in force before stay.
+    InForce(State),
+    /// There were none.
+    NotInstalled(Pods),
+}
+
+impl fmt::Display for Unserved {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::InForce(State::Differs(what)) => write!(f, "The rules in force stay: {what}"),
+            Self::InForce(State::Closed) => write!(f, "Pods stay closed"),
+            Self::InForce(_) => write!(f, "The redirect in force stays"),
+            Self::NotInstalled(pods) => write!(f, "The redirect is not installed. {pods}"),
+        }
+    }
 }
 
 impl fmt::Display for Pods {
@@ -42,11 +62,15 @@ impl fmt::Display for Pods {
 
 /// Puts the first of these plans into force that is installed already or that a tool accepts. `preferred` is tried first.
 pub(super) async fn close(why: Error, plans: &[Plan], preferred: Option<Tool>) -> NotInstalled {
-    let pods = install_first(plans, preferred).await.map_or_else(Pods::Open, Pods::Closed);
-    NotInstalled { why, pods }
+    NotInstalled { why, pods: install_first(plans, preferred).await }
 }
 
-async fn install_first(plans: &[Plan], preferred: Option<Tool>) -> Result<Tool, Error> {
+/// The same, without a reason.
+pub(super) async fn install_first(plans: &[Plan], preferred: Option<Tool>) -> Pods {
+    try_each(plans, preferred).await.map_or_else(Pods::Open, Pods::Closed)
+}
+
+async fn try_each(plans: &[Plan], preferred: Option<Tool>) -> Result<Tool, Error> {
     privileges::check()?;
     let mut failure = Error::NoTool;
     for tool in Tool::all_usable(preferred).await {

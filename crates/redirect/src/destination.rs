@@ -25,6 +25,14 @@ pub struct Destination {
     v6: Option<SocketAddrV6>,
 }
 
+/// The proxy's own addresses on a node.
+impl Default for Destination {
+    fn default() -> Self {
+        let [SocketAddr::V4(v4), SocketAddr::V6(v6)] = PROXY else { unreachable!("one of each IP version") };
+        Self { v4: Some(v4), v6: Some(v6) }
+    }
+}
+
 impl Destination {
     /// `None` if there is no address, or more than one of an IP version.
     pub fn new(addrs: &[SocketAddr]) -> Option<Self> {

@@ -8,8 +8,8 @@ use tokio::time::{Instant, sleep};
 use super::plan::Plan;
 use super::spoofing::Spoofed;
 use super::{
-    Destination, Error, Mode, NotInstalled, Opened, Redirect, Settings, State, Tool, addresses, closing, first_edition,
-    privileges,
+    Destination, Error, Mode, NotInstalled, Opened, Pods, Redirect, Settings, State, Tool, Unserved, addresses,
+    closing, first_edition, privileges,
 };
 
 /// Pause before the second attempt to replace an earlier redirect. Pods are not closed before that has failed too.
@@ -45,6 +45,21 @@ impl Redirect {
         let decided = redirect.spoofed();
         let installed = redirect.install_as(&decided).await?;
         Ok(InstalledRedirect { redirect, decided, installed })
+    }
+
+    /// Closes the metadata server to this node's pods if no rules are in force, because the proxy cannot start. An earlier redirect
+    /// stays: another proxy may serve pods by it.
+    pub async fn close_unless_in_force(addrs: &[SocketAddr], opened: Opened) -> Unserved {
+        let to = Destination::first_of(addrs).unwrap_or_default();
+        let settings = Settings { mode: Mode::DaemonSet { uplinks: None }, to, is_shared: true, opened };
+        let redirect = Self { settings, tool: None };
+        match redirect.state().await {
+            Ok(State::Absent) => {
+                Unserved::NotInstalled(closing::install_first(&redirect.closing_plans(false), None).await)
+            }
+            Ok(state) => Unserved::InForce(state),
+            Err(error) => Unserved::NotInstalled(Pods::Open(error)),
+        }
     }
 
     /// Installs the rules, replacing an earlier redirect. If the bound on new connections is refused, or the chain for spoofed

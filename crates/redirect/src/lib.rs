@@ -101,7 +101,7 @@ mod uplinks;
 
 use std::net::{IpAddr, SocketAddr};
 
-pub use closing::{NotInstalled, Pods};
+pub use closing::{NotInstalled, Pods, Unserved};
 pub use command::{Command, CommandError, run};
 pub use destination::{Destination, METADATA_V4, METADATA_V6, PROXY, has_ipv6, is_added, may_have_ipv6};
 pub use error::Error;

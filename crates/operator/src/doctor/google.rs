@@ -1,7 +1,7 @@
 //! Requests to Google, and to the issuer's public URL.
 
 use std::path::Path;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use http::{Request, Response, StatusCode, Uri};
@@ -14,7 +14,7 @@ use super::judge::{link, sts, token};
 use super::kubernetes::Kubernetes;
 use super::patient::Patient;
 use super::report::{Finding, Step, Verdict};
-use super::{Deadline, MAX_STEP};
+use super::{Deadline, MAX_STEP, NO_TIME};
 use http_client::reach::reach as reach_by_steps;
 use http_client::secure::connector;
 use http_client::{HttpClient, Limits};
@@ -37,21 +37,21 @@ pub(super) struct Reached {
 }
 
 /// Connects to both of Google's servers.
-pub(super) async fn reach(federation: &Federation, deadline: Deadline) -> Reached {
+pub(super) async fn reach(federation: &Federation, node: &str, deadline: Deadline) -> Reached {
     let (sts, iam) = tokio::join!(
-        reach_one(Step::Sts, federation.sts.as_str(), federation, deadline),
-        reach_one(Step::Iam, federation.iam.as_str(), federation, deadline)
+        reach_one(Step::Sts, federation.sts.as_str(), federation, node, deadline),
+        reach_one(Step::Iam, federation.iam.as_str(), federation, node, deadline)
     );
     let is_reached = |finding: &Finding| finding.verdict < Verdict::Trouble;
     let ahead = if is_reached(&sts) { deadline.within(ahead(federation)).await.flatten() } else { None };
     Reached { sts: is_reached(&sts), iam: is_reached(&iam), findings: vec![sts, iam], ahead }
 }
 
-async fn reach_one(step: Step, url: &str, federation: &Federation, deadline: Deadline) -> Finding {
+async fn reach_one(step: Step, url: &str, federation: &Federation, node: &str, deadline: Deadline) -> Finding {
     let uri: Uri = url.parse().expect("it was parsed as one");
     let reaching = reach_by_steps(&uri, federation.google_ca.as_deref());
     match tokio::time::timeout_at(deadline.end, reaching).await {
-        Ok(reached) => judge::reached(step, url, &reached),
+        Ok(reached) => judge::reached(step, url, node, &reached),
         Err(_) => Finding::trouble(step, url, "the time for all steps was over before it was reached"),
     }
 }
@@ -96,10 +96,15 @@ pub(super) async fn exchange(
     let google = Google::new(federation).ok().filter(|_| reached.sts);
     let link = subject.as_ref().and_then(|subject| subject.link.clone());
     let federated = match (token, &google) {
+        (Some(_), Some(_)) if deadline.is_over() => {
+            findings.push(Finding::not_tried(Step::Exchange, sts::TRIED, NO_TIME));
+            None
+        }
         (Some(token), Some(google)) => {
+            let left = deadline.left();
             let link = link.unwrap_or_default();
             let exchanging = attempt::exchange(google, federation, token, &link);
-            let federated = deadline.within(exchanging).await.unwrap_or_else(|| Err(silent(deadline)));
+            let federated = deadline.within(exchanging).await.unwrap_or_else(|| Err(silent(left)));
             let life = federated.as_ref().map(Federated::life);
             findings.push(sts::exchange(federation, claims.as_ref(), life));
             federated.ok()
@@ -170,15 +175,20 @@ impl Subject {
             findings.push(skip(NOT_REACHED));
             return None;
         }
+        if deadline.is_over() {
+            findings.push(skip(NO_TIME));
+            return None;
+        }
+        let left = deadline.left();
         let issuing = attempt::impersonate(google, federation, &federated, account, &link);
-        let issued = deadline.within(issuing).await.unwrap_or_else(|| Err(silent(deadline)));
+        let issued = deadline.within(issuing).await.unwrap_or_else(|| Err(silent(left)));
         findings.push(link::impersonation(&link, account, &self.member, issued.as_ref().copied()));
         issued.is_ok().then(|| account.to_string())
     }
 }
 
-fn silent(deadline: Deadline) -> NotGiven {
-    NotGiven::Failed(format!("it did not answer within {} s", deadline.step.as_secs()))
+fn silent(waited: Duration) -> NotGiven {
+    NotGiven::Failed(format!("it did not answer within {} s", waited.as_secs_f64().ceil()))
 }
 
 /// Checks the issuer's public URL, if Google reads it.
@@ -186,7 +196,8 @@ async fn seen(federation: &Federation, claims: &Claims, deadline: Deadline) -> S
     let Trust::Provider(_) = &federation.trust else { return Seen::Same };
     let ca = federation.google_ca.as_deref();
     let looking = async { look(claims, ca).await.unwrap_or_else(Seen::Nothing) };
-    let silent = || Seen::Nothing(format!("no answer within {} s", deadline.step.as_secs()));
+    let left = deadline.left();
+    let silent = || Seen::Nothing(format!("no answer within {} s", left.as_secs_f64().ceil()));
     deadline.within(looking).await.unwrap_or_else(silent)
 }
 

@@ -4,11 +4,12 @@ use std::time::{Duration, SystemTime};
 
 use tokio::runtime::Handle;
 
+use super::Deadline;
 use super::claims::Claims;
 use super::judge::{cluster as judge, token};
 use super::patient::{Patient, Whose};
 use super::report::{Finding, Step};
-use super::{Deadline, rights};
+use super::rights::Review;
 use identity::Settings;
 use identity::cluster::{
     AccountObject, Cluster, ClusterError, OwnCluster, PodObject, PodToken, Public, Published, RequestError,
@@ -29,6 +30,8 @@ pub(super) struct Kubernetes {
     pub(super) issuer: Option<String>,
     /// Offset of this machine's clock from the API server's, in seconds. Positive if it is ahead.
     pub(super) ahead: Option<i64>,
+    /// The review of the credential's rights. `None` if it has no result to wait for.
+    pub(super) rights: Option<Review>,
 }
 
 /// Queries the API server, and scans the node's processes.
@@ -55,17 +58,13 @@ async fn ask_server(settings: &Settings, whose: &Whose, deadline: Deadline) -> (
         asked.skip_server();
         return (asked, None);
     };
-    let go = async {
-        let Ok(user) = who(settings, &cluster, &own, &mut asked, deadline).await else {
-            asked.skip_server();
-            return None;
-        };
-        let pods = patient(settings, whose, &cluster, user.as_ref(), &mut asked, deadline).await;
-        credentials(settings, &cluster, &own, user.as_ref(), &mut asked, deadline).await;
-        pods
+    asked.rights = Some(Review::start(settings, cluster.clone(), deadline));
+    let Ok(user) = who(settings, &cluster, &own, &mut asked, deadline).await else {
+        asked.skip_server();
+        return (asked, None);
     };
-    let (pods, rights) = tokio::join!(go, rights::ask(settings, &cluster, deadline));
-    asked.findings.extend(rights);
+    let pods = patient(settings, whose, &cluster, user.as_ref(), &mut asked, deadline).await;
+    credentials(settings, &cluster, &own, user.as_ref(), &mut asked, deadline).await;
     (asked, pods)
 }
 
@@ -98,7 +97,8 @@ async fn who(
     deadline: Deadline,
 ) -> Result<Option<User>, ()> {
     let began = SystemTime::now();
-    let silent = || Published { answer: Err(RequestError::Silent(deadline.step)), date: None };
+    let left = deadline.left();
+    let silent = || Published { answer: Err(RequestError::Silent(left)), date: None };
     let Published { answer, date } = deadline.within(own.user()).await.unwrap_or_else(silent);
     asked.ahead = date.map(|date| token::ahead(began, date));
     let finding = judge::api_server(&cluster.server(), &settings.cluster, &answer);

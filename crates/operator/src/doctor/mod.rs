@@ -24,7 +24,7 @@ use std::thread;
 use std::time::Duration;
 
 use tokio::sync::oneshot;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, timeout};
 
 pub use patient::Whose;
 pub use report::{Finding, Report, Step, Verdict};
@@ -57,14 +57,25 @@ impl Deadline {
         Self { end: Instant::now() + total, step }
     }
 
+    /// Maximum time for a step that begins now.
+    fn left(self) -> Duration {
+        self.step.min(self.end.saturating_duration_since(Instant::now()))
+    }
+
+    /// Whether too little time is left to learn anything from a step that does not answer.
+    fn is_over(self) -> bool {
+        self.left() < self.step / 4
+    }
+
     /// The result of a step, or `None` if it is not ready in time.
     async fn within<T>(self, step: impl Future<Output = T>) -> Option<T> {
-        timeout_at(self.end.min(Instant::now() + self.step), step).await.ok()
+        timeout(self.left(), step).await.ok()
     }
 
     /// The API server's answer, or an error if there is none in time.
     async fn answer<T, E: From<RequestError>>(self, step: impl Future<Output = Result<T, E>>) -> Result<T, E> {
-        self.within(Box::pin(step)).await.unwrap_or_else(|| Err(RequestError::Silent(self.step).into()))
+        let left = self.left();
+        self.within(Box::pin(step)).await.unwrap_or_else(|| Err(RequestError::Silent(left).into()))
     }
 
     /// The result of blocking work in time. The work has its own thread, which does not delay the end of the process.
@@ -74,6 +85,9 @@ impl Deadline {
         self.within(done).await?.ok()
     }
 }
+
+/// Why a step is not tried when the others took all the time.
+const NO_TIME: &str = "no time left, because of the steps before it";
 
 /// Runs all steps, in at most 15 s. `proxy` is the running proxy's listener for operators.
 ///
@@ -88,12 +102,13 @@ async fn examine_until(deadline: Deadline, proxy: SocketAddr, settings: &Setting
     let federation = settings.federation.as_ref();
     let reach = async {
         match federation {
-            Some(federation) => google::reach(federation, deadline).await,
+            Some(federation) => google::reach(federation, settings.cluster.node.as_str(), deadline).await,
             None => Reached::default(),
         }
     };
     let (mut kubernetes, mut reached) =
         tokio::join!(Box::pin(kubernetes::ask(settings, whose, deadline)), Box::pin(reach));
+    let rights = kubernetes.rights.take();
     let mut findings = std::mem::take(&mut kubernetes.findings);
     findings.append(&mut reached.findings);
     findings.push(judge::token::clock(
@@ -102,13 +117,14 @@ async fn examine_until(deadline: Deadline, proxy: SocketAddr, settings: &Setting
     ));
     findings.push(ask_proxy(proxy, kubernetes.patient.as_ref(), deadline).await);
     let name = kubernetes.patient.as_ref().map_or_else(|| whose.name(), Patient::name);
-    let Some(federation) = federation else {
-        findings.push(judge::settings::none());
-        return Report::new(findings, &name, None);
+    let Exchanged { identity, findings: more } = match federation {
+        Some(federation) => Box::pin(google::exchange(federation, kubernetes, &reached, deadline)).await,
+        None => Exchanged { identity: None, findings: vec![judge::settings::none()] },
     };
-    let exchanging = google::exchange(federation, kubernetes, &reached, deadline);
-    let Exchanged { identity, findings: more } = Box::pin(exchanging).await;
     findings.extend(more);
+    if let Some(rights) = rights {
+        findings.extend(rights.found().await);
+    }
     Report::new(findings, &name, identity.as_deref())
 }
 
@@ -117,6 +133,9 @@ async fn ask_proxy(proxy: SocketAddr, patient: Option<&Patient>, deadline: Deadl
     let Some(patient) = patient else {
         return Finding::not_tried(Step::Proxy, "the running proxy's knowledge of the pod", "it is not known which");
     };
+    if deadline.is_over() {
+        return Finding::not_tried(Step::Proxy, "the running proxy's knowledge of the pod", NO_TIME);
+    }
     let asked = deadline.within(explain::whois(proxy, &patient.pod_name())).await;
     let silent = || Err(AskError::Unreachable(proxy, "it did not answer in time".to_owned()));
     judge::proxy::proxy(patient, &asked.unwrap_or_else(silent))

@@ -248,15 +248,15 @@ fn refused(finding: Finding, settings: &Settings, right: &str, user: Option<&Use
         format!("{}: {name} may not {right}", finding.seen)
     };
     let finding = Finding { seen, ..finding };
+    // A kubeconfig may name the node to act as. Without, the right to act as it has no effect.
+    let acts_as_node = settings.credential == Credential::OwnAccount(Acting::AsItsNode) || said.contains(IMPERSONATION);
     match account {
-        Some((namespace, account)) if settings.credential != Credential::OwnAccount(Acting::AsItself) => {
-            finding.running(commands::act_as_node(namespace, account))
-        }
-        Some(_) => finding.advising(
+        Some(_) if settings.credential == Credential::OwnAccount(Acting::AsItself) => finding.advising(
             "apply your overlay or the chart with identity-fenced again, which has this right and the policy that bounds it; \
              with Kubernetes 1.36 use identity-own-node in its place, which needs neither",
         ),
-        None => finding.advising(
+        Some((namespace, account)) if acts_as_node => finding.running(commands::act_as_node(namespace, account)),
+        _ => finding.advising(
             "give the kubeconfig of this node's own kubelet (system:node:NODE in the group system:nodes); the API server needs \
              --authorization-mode=Node,RBAC",
         ),

@@ -7,7 +7,12 @@ use http_client::reach::Unreachable;
 use identity::workloads::{Federation, Trust};
 
 /// Whether one of Google's servers can be reached. `Ok` has the proxy on the way, if any.
-pub(in crate::doctor) fn reached(step: Step, url: &str, reached: &Result<Option<String>, Unreachable>) -> Finding {
+pub(in crate::doctor) fn reached(
+    step: Step,
+    url: &str,
+    node: &str,
+    reached: &Result<Option<String>, Unreachable>,
+) -> Finding {
     let name = if step == Step::Sts { "Security Token Service" } else { "IAM Credentials API" };
     let flag = if step == Step::Sts { "--sts-endpoint" } else { "--iam-endpoint" };
     let tried = format!("{name} at {url}");
@@ -24,7 +29,7 @@ pub(in crate::doctor) fn reached(step: Step, url: &str, reached: &Result<Option<
                 "the DNS server of this node must know {host}, or {flag} must name an endpoint that it knows; for a pod with \
                  hostNetwork: true, dnsPolicy: Default asks the node's"
             ))
-            .looking(commands::on_node("NODE", &format!("nslookup {host}"))),
+            .looking(commands::on_node(node, &format!("nslookup {host}"))),
         Unreachable::Closed { .. } => finding.advising(
             "allow egress to it: Private Google Access or Cloud NAT of the subnet, a firewall's egress rule, a network policy; \
              or set HTTPS_PROXY to a proxy that may",

@@ -11,8 +11,10 @@ const TRIED: &str = "pool and provider settings";
 
 /// The finding if neither a pool nor a provider is set.
 pub(in crate::doctor) fn none() -> Finding {
-    Finding::trouble(Step::Settings, TRIED, "neither --workload-pool nor --workload-identity-provider is set").advising(
-        "for a GKE cluster set --workload-pool=PROJECT.svc.id.goog and --cluster-uri, for any other cluster \
+    let seen = "neither --workload-pool nor --workload-identity-provider is set, or --workload-identity-provider=none says that pods have \
+                no tokens";
+    Finding::trouble(Step::Settings, TRIED, seen).advising(
+        "if pods are to have tokens: for a GKE cluster set --workload-pool=PROJECT.svc.id.goog and --cluster-uri, for any other cluster \
          --workload-identity-provider; give the flags or the environment of the proxy itself",
     )
 }

@@ -43,6 +43,8 @@ pub(super) struct State {
     pub(super) user: &'static str,
     pub(super) annotation: &'static str,
     pub(super) refuses: HashMap<Ask, (u16, &'static str)>,
+    /// How long it takes to answer.
+    pub(super) delays: HashMap<Ask, Duration>,
     pub(super) issuer: Issuer,
     /// How far its clock is ahead, in seconds.
     pub(super) ahead: i64,
@@ -66,6 +68,7 @@ impl Api {
             user: OWN_ACCOUNT,
             annotation: "",
             refuses: HashMap::new(),
+            delays: HashMap::new(),
             issuer: Issuer::new(issuer),
             ahead: 0,
             host_network: false,
@@ -104,6 +107,10 @@ async fn answer(state: Arc<Mutex<State>>, request: Request<Incoming>) -> Result<
     // As the node for what nodes may, and in its own name for the rest.
     let is_node = head.headers.contains_key("impersonate-user");
     assert_eq!(is_node, matches!(ask, Ask::Pods | Ask::Account | Ask::Token), "{path}");
+    let delay = state.lock().expect("no panic").delays.get(&ask).copied();
+    if let Some(delay) = delay {
+        tokio::time::sleep(delay).await;
+    }
     let state = state.lock().expect("no panic");
     let (status, body) = match state.refuses.get(&ask) {
         Some((code, message)) => (*code, json!({"kind": "Status", "code": code, "message": message})),

@@ -78,7 +78,7 @@ pub(super) fn of_kubernetes() -> Vec<Case> {
             },
             Step::Pods,
             "the pods of node-1 cannot be listed: system:serviceaccount:kube-system:gce-metadata-proxy may not list pods",
-            r#""verbs":["impersonate-on:associated-node:list","impersonate-on:associated-node:watch"]"#,
+            "give the kubeconfig of this node's own kubelet",
         ),
         case(
             "no right to act as the node",
@@ -102,7 +102,7 @@ pub(super) fn of_kubernetes() -> Vec<Case> {
             },
             Step::Pods,
             "the pods of node-1 cannot be listed: the credential may not list pods",
-            r#"[{"kind":"ServiceAccount","name":"b","namespace":"a"}]"#,
+            "give the kubeconfig of this node's own kubelet",
         ),
         case(
             "a cluster before 1.36",
@@ -137,7 +137,7 @@ pub(super) fn of_kubernetes() -> Vec<Case> {
             |ward| refuse(ward, Ask::Account, 403, r#"serviceaccounts "checkout" is forbidden: cannot get"#),
             Step::Account,
             "the service account shop/checkout cannot be read: ",
-            "impersonate-on:associated-node:get",
+            "give the kubeconfig of this node's own kubelet",
         ),
         case(
             "account deleted",

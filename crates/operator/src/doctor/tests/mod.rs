@@ -152,6 +152,30 @@ async fn silent_servers_do_not_hold_it_up() {
     );
 }
 
+/// The review of the rights takes all the time that there is.
+#[tokio::test]
+async fn a_slow_review_of_rights_takes_no_time_from_the_other_steps() {
+    let ward = Ward::healthy(Kind::Provider, "review").await;
+    ward.api.change(|state| drop(state.delays.insert(Ask::Right, Duration::from_secs(600))));
+    let report = ward.examine_within(Duration::from_secs(10), Duration::from_secs(8)).await;
+    let rights = report.findings().iter().find(|finding| finding.topic == Step::Rights).expect("it was asked");
+    assert!(rights.seen.contains("it is not known whether they are too wide"), "{report}");
+    assert_eq!(report.conclusion(), format!("Pods of shop/checkout get tokens of {GOOGLE_ACCOUNT}."), "{report}");
+}
+
+#[tokio::test]
+async fn what_there_is_no_time_for_is_nobodys_fault() {
+    let ward = Ward::healthy(Kind::Provider, "slow").await;
+    let delays = [Ask::Pods, Ask::Account, Ask::Token].map(|ask| (ask, Duration::from_millis(3400)));
+    ward.api.change(|state| state.delays = delays.into());
+    let limit = Duration::from_secs(12);
+    let report = ward.examine_within(limit, limit).await;
+    for step in [Step::Exchange, Step::Proxy] {
+        let finding = report.findings().iter().find(|finding| finding.topic == step).expect("it is there");
+        assert_eq!(finding.seen, format!("not tried: {NO_TIME}"), "{report}");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn steps_that_hang_end_together() {
     let deadline = Deadline::new(MAX_TIME, MAX_STEP);
@@ -212,7 +236,7 @@ fn each_way_of_not_reaching_a_server_has_its_advice() {
         (
             Unreachable::Name { host: host(), error: error() },
             "the name sts.googleapis.com has no address: it broke",
-            "nslookup",
+            "node/node-1 -it --profile=sysadmin --image=busybox -- chroot /host sh -c 'nslookup",
         ),
         (
             Unreachable::Proxy { proxy: "proxy:3128".to_owned(), address, error: error().into() },
@@ -225,7 +249,7 @@ fn each_way_of_not_reaching_a_server_has_its_advice() {
             "captive portal",
         ),
     ] {
-        let finding = reached(Step::Sts, "https://sts.googleapis.com", &Err(unreachable));
+        let finding = reached(Step::Sts, "https://sts.googleapis.com", "node-1", &Err(unreachable));
         let todos = finding.looks.iter().chain(&finding.advice).cloned().collect::<String>();
         assert!(finding.seen.ends_with(seen) && todos.contains(todo), "{finding:?}");
     }

@@ -97,8 +97,12 @@ impl Ward {
 
     pub(super) async fn examine(&self) -> Report {
         // A thread that reads files may have to wait for a processor for seconds.
-        let deadline = Deadline::new(Duration::from_secs(300), Duration::from_secs(60));
-        examine_until(deadline, self.proxy.addr, &self.settings, &self.whose).await
+        self.examine_within(Duration::from_secs(300), Duration::from_secs(60)).await
+    }
+
+    /// With these limits of all steps, and of each.
+    pub(super) async fn examine_within(&self, total: Duration, step: Duration) -> Report {
+        examine_until(Deadline::new(total, step), self.proxy.addr, &self.settings, &self.whose).await
     }
 
     /// Like [`Self::examine`], where something hangs and the limits decide. `None` if nothing ends it.
