@@ -155,7 +155,7 @@ impl<S: Syntax> TypedValueParser for GivenParser<S> {
         let defaults = arg.filter(|_| text.is_empty()).into_iter().flat_map(Arg::get_default_values);
         let default: Vec<_> = defaults.filter_map(|default| S::parse(default.to_str()?)).collect();
         let value = default.first().cloned().or_else(|| S::parse(&text));
-        Ok(Given { origin, value, text, source, default })
+        Ok(Given { origin, text, value, source, default })
     }
 }
 

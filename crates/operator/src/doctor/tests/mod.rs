@@ -156,7 +156,9 @@ async fn silent_servers_do_not_hold_it_up() {
 #[tokio::test]
 async fn a_slow_review_of_rights_takes_no_time_from_the_other_steps() {
     let ward = Ward::healthy(Kind::Provider, "review").await;
-    ward.api.change(|state| drop(state.delays.insert(Ask::Right, Duration::from_secs(600))));
+    ward.api.change(|state| {
+        state.delays.insert(Ask::Right, Duration::from_secs(600));
+    });
     let report = ward.examine_within(Duration::from_secs(10), Duration::from_secs(8)).await;
     let rights = report.findings().iter().find(|finding| finding.topic == Step::Rights).expect("it was asked");
     assert!(rights.seen.contains("it is not known whether they are too wide"), "{report}");

@@ -125,9 +125,10 @@ impl Leaf {
     pub fn lifetime(self) -> Lifetime {
         match self.path {
             _ if self.is_tree() => Lifetime::Tree,
-            CommonPath::ClusterName | CommonPath::ClusterLocation | CommonPath::Attributes => Lifetime::Attribute,
-            // A running machine can get and lose its IPv6 addresses.
-            CommonPath::Ipv6s => Lifetime::Attribute,
+            // A running machine can get and lose its IPv6 addresses, too.
+            CommonPath::ClusterName | CommonPath::ClusterLocation | CommonPath::Attributes | CommonPath::Ipv6s => {
+                Lifetime::Attribute
+            }
             // The template and the group are also attributes, but set by the creator of the machine.
             _ => Lifetime::Machine,
         }
