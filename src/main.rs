@@ -126,10 +126,10 @@ async fn serve(config: Config) -> Outcome<()> {
     let mut signals = Signals::listen()?;
     logging::start(config.log.0, &config.log.1);
     logging::limit_panics();
+    let app = App::prepare(config).await?;
     for unknown in cli::unknown_variables() {
         tracing::warn!("{unknown}");
     }
-    let app = App::prepare(config).await?;
     let (tell, told) = oneshot::channel::<()>();
     let running = app.run(async {
         // The sender lives as long as this future is polled.
