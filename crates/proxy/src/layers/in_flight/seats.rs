@@ -1,5 +1,6 @@
 //! [`Seats`]: counts requests in flight, and queues requests that wait for a seat.
 
+use std::mem;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -26,6 +27,8 @@ pub struct Seats {
 #[derive(Debug)]
 struct Count {
     free: usize,
+    /// Minimum of `free` since the peak was last read.
+    fewest_free: usize,
     peak: Peak,
     /// Number of waiting requests that have not been handed a seat.
     waiting: usize,
@@ -33,8 +36,8 @@ struct Count {
     claims: Shares,
 }
 
-/// The most seats that were taken at the same time within the last minute. Reading it does not reset it, because there
-/// may be several readers.
+/// The most seats that were taken at the same time, by when it was read: no request looks at the clock for it. Reading does not
+/// reset it, because there may be several readers.
 #[derive(Debug)]
 struct Peak {
     began: Moment,
@@ -72,7 +75,8 @@ pub enum Admission {
 impl Seats {
     /// Creates this many seats, all free.
     pub fn new(limit: usize) -> Arc<Self> {
-        let count = Count { free: limit, peak: Peak::new(), waiting: 0, claims: Shares::new(limit) };
+        let count =
+            Count { free: limit, fewest_free: limit, peak: Peak::new(), waiting: 0, claims: Shares::new(limit) };
         Arc::new(Self { limit, count: Mutex::new(count), handed: Semaphore::new(0) })
     }
 
@@ -128,11 +132,12 @@ impl Seats {
         self.limit - self.count.lock().free
     }
 
-    /// Maximum number of seats taken at the same time within the last minute.
+    /// Maximum number of seats taken at the same time within the last minute, or since the last call if that was earlier.
     pub fn peak(&self) -> usize {
         let mut count = self.count.lock();
-        let taken = count.taken();
-        count.peak.note(taken);
+        let free = count.free;
+        let most = self.limit - mem::replace(&mut count.fewest_free, free);
+        count.peak.note(most);
         count.peak.most()
     }
 
@@ -142,8 +147,6 @@ impl Seats {
             count.waiting -= 1;
             self.handed.add_permits(1);
         } else {
-            let taken = count.taken();
-            count.peak.note(taken);
             count.free += 1;
         }
     }
@@ -153,15 +156,9 @@ impl Count {
     /// Takes a free seat. Returns `false` if there is none, which is always the case while a request waits.
     fn take(&mut self) -> bool {
         let Some(free) = self.free.checked_sub(1) else { return false };
-        let taken = self.taken();
-        self.peak.note(taken);
         self.free = free;
-        self.peak.note(taken + 1);
+        self.fewest_free = self.fewest_free.min(free);
         true
-    }
-
-    fn taken(&self) -> usize {
-        self.claims.limit() - self.free
     }
 }
 
@@ -170,12 +167,12 @@ impl Peak {
         Self { began: Moment::now(), slice: 0, most: [0; SLICES] }
     }
 
-    /// Notes the number of seats taken: before each change, because it held for all slices since the last one, and after.
+    /// Notes the most seats that were taken since the last call.
     fn note(&mut self, taken: usize) {
         let slice = Moment::now().saturating_duration_since(self.began).as_secs() / SLICE.as_secs();
         let slice = slice.max(self.slice);
         for passed in (self.slice + 1..=slice).take(SLICES) {
-            self.most[column(passed)] = taken;
+            self.most[column(passed)] = 0;
         }
         self.slice = slice;
         let most = &mut self.most[column(slice)];
@@ -325,8 +322,8 @@ mod tests {
         advance(Duration::from_secs(600)).await;
         drop(two);
         advance(Duration::from_secs(59)).await;
-        assert_eq!(seats.peak(), 1, "until a minute ago");
-        advance(Duration::from_secs(15)).await;
+        assert_eq!(seats.peak(), 1, "since it was last read");
+        advance(Duration::from_secs(74)).await;
         assert_eq!(seats.peak(), 0);
     }
 
