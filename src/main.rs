@@ -85,7 +85,7 @@ fn start(command: Command) -> Outcome<ExitCode> {
                 };
                 let registry = Registry::of_this_process();
                 let serve = |addr| pages::serve_metrics(addr, "--keeper-metrics-addr", registry.clone());
-                // Concurrently: without its rules the node is open, whoever has the port.
+                // In a task of its own: a port that is taken must not keep the rules from being installed.
                 let _serving = metrics_addr.map(|addr| AbortOnDropHandle::new(tokio::spawn(serve(addr))));
                 let metrics = redirect::Metrics {
                     dropped: registry.counter(&table::REDIRECT_DROPPED),
