@@ -22,6 +22,9 @@ fn patience() -> Duration {
 const IDLE_TIME: Duration = Duration::from_secs(2);
 const MAX_IDLE_SECONDS: f64 = 0.025;
 
+/// The gauge that tells why a memory level is held.
+const MEMORY_USAGE: &str = "metadata_proxy_memory_usage_bytes";
+
 /// Maximum excess of a gauge over its value at rest, by the beginning of its name. All others must return to that
 /// value.
 const MAY_STAY_ABOVE: &[(&str, f64)] = &[
@@ -29,7 +32,7 @@ const MAY_STAY_ABOVE: &[(&str, f64)] = &[
     ("metadata_proxy_in_flight_peak", f64::INFINITY),
     ("metadata_proxy_token_entries", f64::INFINITY),
     ("process_resident_memory_bytes", f64::INFINITY),
-    ("metadata_proxy_memory_usage_bytes", f64::INFINITY),
+    (MEMORY_USAGE, f64::INFINITY),
     // Upstream connections that are kept for later requests (upstream/pool.rs).
     ("process_open_fds", 32.0),
 ];
@@ -88,7 +91,8 @@ pub(crate) async fn come_to_rest(metrics_addr: SocketAddr, mock: &Handle, rest: 
             return Ok(took);
         }
         if took > patience() {
-            return Err(format!("not at rest after {:?}: {}", patience(), amiss.join(", ")));
+            let usage = now.get(MEMORY_USAGE).copied().unwrap_or_default() / f64::from(1 << 20);
+            return Err(format!("not at rest after {:?}, with {usage:.1} MiB: {}", patience(), amiss.join(", ")));
         }
         sleep(Duration::from_millis(250)).await;
     }

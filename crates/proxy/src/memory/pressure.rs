@@ -146,12 +146,12 @@ impl Group {
         Some(Usage { current: all.saturating_sub(self.files(all)), limit: self.limit })
     }
 
-    /// File pages that are charged to the group while its total memory is `all`. Without pressure the exact number is
-    /// not needed.
+    /// File pages that are charged to the group while its total memory is `all`. They are not read as long as no level
+    /// could hold even with them.
     fn files(&self, all: u64) -> u64 {
         let mut files = self.files.lock();
         let is_old = files.read.is_none_or(|read| read.elapsed() >= STAT_INTERVAL);
-        let is_tense = all >= self.limit / 100 * THRESHOLD_PERCENT[Level::Thrifty as usize];
+        let is_tense = all >= self.limit / 100 * (THRESHOLD_PERCENT[Level::Thrifty as usize] - HYSTERESIS_PERCENT);
         if is_old && is_tense {
             *files = Files { bytes: self.stat.as_ref().and_then(read_files).unwrap_or(0), read: Some(Instant::now()) };
         }
@@ -239,6 +239,11 @@ mod tests {
             tokio::time::advance(STAT_INTERVAL).await;
             pressure.measure();
             assert_eq!(pressure.level(), Level::Cutting, "800 cannot");
+            fs::write(folder.join("memory.stat"), stat(100)).expect("the file");
+            fs::write(folder.join(files[1].0), "580\n").expect("the file");
+            tokio::time::advance(STAT_INTERVAL).await;
+            pressure.measure();
+            assert_eq!(pressure.level(), Level::Normal, "380 cannot, and 580 would hold a level");
             fs::remove_dir_all(folder).expect("the temporary folder");
         }
     }
