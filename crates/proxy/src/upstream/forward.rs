@@ -92,8 +92,8 @@ impl Service<Box<Request>> for Forward {
 /// give its tokens under other paths. `identify` has already refused the others; this is a second lock.
 fn may_pass(request: &Request) -> bool {
     let is_of_node =
-        request.path.concerns_accounts() || matches!(request.endpoint, Endpoint::Legacy | Endpoint::Unknown);
-    request.principal == Principal::Node || !is_of_node
+        || request.path.concerns_accounts() || matches!(request.endpoint, Endpoint::Legacy | Endpoint::Unknown);
+    request.principal == Principal::Node || !is_of_node()
 }
 
 fn kind_of(request: &Request) -> RequestKind {
