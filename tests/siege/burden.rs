@@ -34,6 +34,12 @@ const HANGING_ACCOUNT: &str = "hanging@mock-project.iam.gserviceaccount.com";
 const SLOW_ACCOUNT: &str = "slow@mock-project.iam.gserviceaccount.com";
 const FAILING_ACCOUNT: &str = "failing@mock-project.iam.gserviceaccount.com";
 
+/// An account whose token is as long as a real one, so that its response holds a seat until it is written.
+const LONG_ACCOUNT: &str = "long@mock-project.iam.gserviceaccount.com";
+
+/// Length of that token, in bytes.
+const LONG_TOKEN: usize = 1024;
+
 /// The interval between pieces that are sent slowly, between checks whether a connection was closed, and at least
 /// between connections. Longer on an emulated processor, where the upstream would not keep up with the requests of
 /// floods.
@@ -91,6 +97,8 @@ pub(crate) enum Burden {
     EndlessHead,
     /// Sends its head one byte at a time.
     ByteByByte,
+    /// Requests a known token of usual length a few times with a small receive window and reads nothing.
+    TokensUnreadNarrow,
     /// Requests 256 KiB three times and reads nothing.
     LargeUnread,
     /// The same with a small receive window.
@@ -120,7 +128,10 @@ pub(crate) fn prepare(mock: &Handle) {
     // waits, and longer to render a tree than hostile pods take to request another.
     mock.fault_at(&format!("/computeMetadata/v1/{LARGE_TREE}"), Fault::Body(format!("{{\"large\":\"{large}\"}}")));
     mock.fault_at(&format!("/computeMetadata/v1/{LARGE}"), Fault::Body(large));
+    let access_token = "x".repeat(LONG_TOKEN);
+    let token = format!(r#"{{"access_token":"{access_token}","expires_in":3599,"token_type":"Bearer"}}"#);
     let faults = [
+        (LONG_ACCOUNT, Fault::Body(token)),
         (HANGING_ACCOUNT, Fault::Hang),
         (SLOW_ACCOUNT, Fault::Delay(Duration::from_secs(3))),
         (FAILING_ACCOUNT, Fault::Status(500, "no".to_owned())),
@@ -167,6 +178,7 @@ impl Burden {
             Self::LargeChangeUnread | Self::PipeliningNarrow | Self::ClosingNarrow | Self::LargeUnreadNarrow => {
                 connect_narrow(Pod::HOSTILE, addr).await
             }
+            Self::TokensUnreadNarrow => connect_narrow(scattered(number % 4), addr).await,
             Self::ScatteredWatch => connect(scattered(number), addr).await,
             _ => connect(Pod::HOSTILE, addr).await,
         }
@@ -249,6 +261,7 @@ impl Burden {
             Self::LargeHead => wait(stream, with_padding("/").trim_end()).await,
             Self::EndlessHead => endless(stream).await,
             Self::ByteByByte => byte_by_byte(stream).await,
+            Self::TokensUnreadNarrow => leave_unread(stream, &request(&token_of(LONG_ACCOUNT)).repeat(20)).await,
             Self::LargeUnread | Self::LargeUnreadNarrow => leave_unread(stream, &thrice(LARGE)).await,
             Self::TreeUnread => leave_unread(stream, &thrice(&format!("{LARGE_TREE}?recursive=true"))).await,
             Self::InventedScopes => invent(stream, TOKEN, number, round).await,

@@ -4,7 +4,7 @@ use crate::burden::Burden::{
     self, ByteByByte, ClosingNarrow, DistinctWatch, EndlessHead, Ghost, HalfClosed, InventedAccounts, InventedScopes,
     InventedScopesFailing, InventedScopesSlow, LargeChangeUnread, LargeHead, LargeUnread, LargeUnreadNarrow, Leaves,
     NewConnections, OneAfterAnother, Pipelining, PipeliningAndReading, PipeliningNarrow, Resets, ScatteredWatch,
-    ShortPipelines, Silent, SlowToken, TlsHello, TreeUnread, Trees, Watcher, WatcherWithLargeHead,
+    ShortPipelines, Silent, SlowToken, TlsHello, TokensUnreadNarrow, TreeUnread, Trees, Watcher, WatcherWithLargeHead,
 };
 use crate::honest::Errand::{KnownToken, Leaf, Ping};
 use crate::honest::Honest;
@@ -131,6 +131,8 @@ pub(crate) const SIEGES: &[Siege] = &[
     of("pipelining_1000", &[(1_000, Pipelining)]).emulated(Always),
     of("pipelining_1000_narrow", &[(1_000, PipeliningNarrow)]).emulated(Always),
     of("closing_1000_narrow", &[(1_000, ClosingNarrow)]).emulated(Always),
+    // With the default, a single pod has memory for almost all seats.
+    Siege { arguments: &["--max-in-flight=100"], ..of("tokens_unread_200_narrow", &[(200, TokensUnreadNarrow)]) },
     of("silent", &[(2_000, Silent)]),
     of("large_heads", &[(1_000, LargeHead)]),
     of("endless_heads", &[(1_000, EndlessHead)]),

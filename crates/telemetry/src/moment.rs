@@ -4,7 +4,8 @@
 //! time stamp counter, in half the time of the system's clock. Without a constant-rate counter it uses the system's
 //! clock.
 //!
-//! Only measurements use it. Decisions use tokio's clock (deadlines) and [`BootTime`](base::clock::BootTime) (token
+//! It may step, back as well, when a machine is migrated. So only measurements use it, and the shares of time of the
+//! clients (`server/turns.rs` of the core), which bound what a step can cost. Decisions use tokio's clock (deadlines) and [`BootTime`](base::clock::BootTime) (token
 //! lifetimes), which are the kernel's and stay correct over days and across live migrations. With the feature
 //! `test-util`, a debug build measures with tokio's clock, which tests pause.
 

@@ -145,7 +145,7 @@ table! {
     UPSTREAM_FIRST_BYTE = Histogram "metadata_proxy_upstream_first_byte_seconds" ["endpoint", "outcome"]
         "Time from sending a request to the metadata server to its response head.";
     MEMORY_USAGE = Gauge "metadata_proxy_memory_usage_bytes" []
-        "Memory used by the control group, including socket buffers if the kernel counts them, without pages of files, which \
+        "Memory used by the control group, including socket buffers if the kernel counts them, without pages and caches of files, which \
          the kernel takes back; 0 without a memory limit.";
     MEMORY_LIMIT = Gauge "metadata_proxy_memory_limit_bytes" []
         "Memory limit of the control group; 0 if there is none.";

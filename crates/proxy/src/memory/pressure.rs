@@ -2,7 +2,8 @@
 //!
 //! Only memory that the kernel cannot reclaim counts: heap, sockets, kernel objects. The pages of the program itself
 //! are also charged to the group if it was the first to read them, as after a reboot. They are read from disk again
-//! when they are needed, and are no reason to close connections.
+//! when they are needed, and are no reason to close connections. The same holds for the kernel's caches of files: about
+//! two kilobytes for each process of the node, whose `/proc` directory workload identity reads.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -69,7 +70,7 @@ struct Group {
     files: Mutex<Files>,
 }
 
-/// File pages that were charged to the group at the last reading.
+/// What was charged to the group and can be reclaimed, at the last reading.
 #[derive(Debug, Default)]
 struct Files {
     bytes: u64,
@@ -146,7 +147,7 @@ impl Group {
         Some(Usage { current: all.saturating_sub(self.files(all)), limit: self.limit })
     }
 
-    /// File pages that are charged to the group while its total memory is `all`. They are not read as long as no level
+    /// What is charged to the group and can be reclaimed while its total memory is `all`. They are not read as long as no level
     /// could hold even with them.
     fn files(&self, all: u64) -> u64 {
         let mut files = self.files.lock();
@@ -165,13 +166,14 @@ fn limit_in(text: &str) -> Option<u64> {
     text.trim().parse().ok().filter(|limit| *limit < 1 << 60)
 }
 
-/// The file pages in `memory.stat`, which has the same names in both versions.
+/// What `memory.stat` has of file pages and of the kernel's caches of files, in bytes. The caches are listed in version 2
+/// only; the other names are the same in both versions.
 fn read_files(stat: &File) -> Option<u64> {
     let mut text = [0; 8 * 1024];
     let size = stat.read_at(&mut text, 0).ok()?;
     let lines = std::str::from_utf8(&text[..size]).ok()?.lines();
     let fields = lines.filter_map(|line| line.split_once(' '));
-    let wanted = fields.filter(|(name, _)| matches!(*name, "active_file" | "inactive_file"));
+    let wanted = fields.filter(|(name, _)| matches!(*name, "active_file" | "inactive_file" | "slab_reclaimable"));
     Some(wanted.filter_map(|(_, bytes)| bytes.parse::<u64>().ok()).sum())
 }
 
@@ -230,7 +232,9 @@ mod tests {
                 Version::One => [("memory.limit_in_bytes", "1000\n"), ("memory.usage_in_bytes", "900\n")],
                 Version::Two => [("memory.max", "1000\n"), ("memory.current", "900\n")],
             };
-            let stat = |pages: u64| format!("anon 1\ninactive_file {pages}\nactive_file 100\nunevictable 0\n");
+            let stat = |pages: u64| {
+                format!("anon 1\ninactive_file {pages}\nactive_file 60\nunevictable 0\nslab_reclaimable 40\n")
+            };
             let (folder, pressure) = group(&format!("files-{version:?}"), version, &files);
             fs::write(folder.join("memory.stat"), stat(400)).expect("the file");
             let pressure = Pressure { group: Group::open(&[(version, folder.clone())]), ..pressure };

@@ -40,6 +40,8 @@ pub(super) struct Activity {
     /// The current response is the last one.
     parting: AtomicBool,
     reset: AtomicBool,
+    /// Only the kernel still has bytes of the last response, so that nothing holds a seat.
+    delivering: AtomicBool,
     /// The socket has events, which are handled when it is the client's turn.
     awaits_turn: AtomicBool,
     /// The connection was selected to be closed for another. The only field that another task writes.
@@ -91,6 +93,7 @@ impl Activity {
             last_call: AtomicBool::new(false),
             parting: AtomicBool::new(false),
             reset: AtomicBool::new(false),
+            delivering: AtomicBool::new(false),
             awaits_turn: AtomicBool::new(false),
             cut: AtomicBool::new(false),
         }
@@ -211,6 +214,26 @@ impl Activity {
     /// Whether the client is not reading its response.
     pub(super) fn is_blocked(&self) -> bool {
         self.blocked.is_set()
+    }
+
+    /// Records that the last response was written, and that the client has not been sent all of it.
+    pub(super) fn delivering(&self) {
+        self.delivering.store(true, Relaxed);
+        self.blocked();
+    }
+
+    /// Records that the client was sent the rest.
+    pub(super) fn delivered(&self) {
+        if self.delivering.load(Relaxed) {
+            self.delivering.store(false, Relaxed);
+            self.sent();
+        }
+    }
+
+    /// Whether the connection may hold the seat of a request: a response that is in memory has ended for the service
+    /// long before it is written, and holds its seat until then.
+    pub(super) fn may_hold_seat(&self) -> bool {
+        !self.delivering.load(Relaxed)
     }
 
     /// Records whether the client sent more bytes than hyper has read.

@@ -76,12 +76,11 @@ impl<I: Socket, N: NewStack> Connection<I, N> {
     /// when a head is complete, and dropped when the connection becomes idle.
     pub(super) async fn serve(mut self) {
         let mut watchdog = pin!(Watchdog::new(self.timeouts, &self.last_call, &self.activity));
-        let timeouts = self.timeouts;
         loop {
             let Self { io, inbox, activity, place, .. } = &mut self;
             match park::gather(io, inbox, activity, place, watchdog.as_mut()).await {
                 Next::Serve => {}
-                Next::Leave => return deliver(io, activity, timeouts.write, None).await,
+                Next::Leave => return,
                 Next::Refuse => return self.refuse(),
             }
             let Some(connection) = Box::pin(self.serve_http(watchdog.as_mut())).await else { return };
@@ -146,12 +145,16 @@ impl<I: Socket, N: NewStack> Connection<I, N> {
         let parts = http.into_parts();
         let (mut io, mut inbox) = parts.io.into_inner().into_parts();
         if matches!(ended, Ended::Due(Due::Park)) {
+            // A parked connection is not charged for what the kernel has of its responses.
+            if !deliver(&io, &activity, timeouts.write, &mut serving).await {
+                return None;
+            }
             // At most an empty line, otherwise hyper would not be idle.
             inbox.put_back(&parts.read_buf);
             return Some(Self { io, inbox, arrival, stacks, memory, timeouts, last_call, activity, place, bodies });
         }
         if close(&mut io, arrival.peer, &activity, ended).await {
-            deliver(&io, &activity, timeouts.write, Some(serving)).await;
+            deliver(&io, &activity, timeouts.write, &mut serving).await;
         }
         None
     }
@@ -188,20 +191,21 @@ async fn linger<I: AsyncRead + AsyncWrite + Unpin>(io: &mut I) {
     let _ = timeout(LINGER_TIMEOUT, drained).await;
 }
 
-/// Waits until the client has read enough for all to be sent, for as long as for the rest of a response. The connection
-/// keeps its place meanwhile, and may give way like any other whose client does not read.
-async fn deliver<I: Socket>(io: &I, activity: &Activity, patience: Duration, mut serving: Option<Serving>) {
+/// Waits until the client has read enough for all to be sent, for as long as for the rest of a response. Returns whether it
+/// has. The connection keeps its place meanwhile, and may give way like any other whose client does not read.
+async fn deliver<I: Socket>(io: &I, activity: &Activity, patience: Duration, serving: &mut Serving) -> bool {
     while io.outstanding() == Outstanding::Unsent {
         activity.tick();
-        activity.blocked();
+        activity.delivering();
         if activity.blocked_since().is_some_and(|since| since.elapsed() >= patience) {
-            return;
+            return false;
         }
-        if let Some(serving) = &mut serving {
-            serving.weigh_response(true);
-        }
+        serving.weigh_response(true);
         sleep(DELIVERY_INTERVAL).await;
     }
+    activity.tick();
+    activity.delivered();
+    true
 }
 
 #[cfg(test)]

@@ -173,7 +173,7 @@ impl Connections {
     pub fn cut_unread(&self, whose: Whose) -> bool {
         let mut open = self.open.lock();
         let unread = |connection: &Connection| {
-            let is_wanted = connection.activity.is_answering() && whose.includes(connection.client);
+            let is_wanted = connection.activity.may_hold_seat() && whose.includes(connection.client);
             connection.unread_since().filter(|_| is_wanted)
         };
         let Some(longest) = open.oldest(unread) else { return false };
@@ -250,8 +250,7 @@ impl Connections {
             Level::Cutting => true,
         };
         let mut open = self.open.lock();
-        // If the connections' charge is small, closing them would not help.
-        let goal = open.memory.used().saturating_sub(over).max(open.memory.limit() / 4);
+        let goal = open.memory.used().saturating_sub(over).max(open.least());
         while open.memory.used() > goal {
             // The others keep their connections while this client holds more, even if it has only requests in flight.
             let Some((largest, _)) = open.memory.largest() else { break };
@@ -274,9 +273,7 @@ impl Connections {
     pub(super) fn admit(self: &Arc<Self>, arrival: Arrival, activity: &Arc<Activity>, wait_for: WaitFor) -> Admission {
         let client = Some(arrival.addr());
         let mut open = self.open.lock();
-        if self.pressure.took(OPEN_BYTES) == Level::Cutting
-            && open.memory.largest().is_some_and(|(largest, _)| largest == client)
-        {
+        if self.pressure.took(OPEN_BYTES) == Level::Cutting && open.holds_too_much(client) {
             return Admission::Refused;
         }
         for (resource, amount) in [(Resource::Places, 1), (Resource::Memory, OPEN_BYTES)] {

@@ -96,7 +96,7 @@ impl Timeline {
     }
 
     fn close(&self, filter: Filter, outcome: FilterOutcome, now: u64) {
-        let held = now - self.since.load(Relaxed);
+        let held = now.saturating_sub(self.since.load(Relaxed));
         let waited = self.waited.load(Relaxed);
         let times = self.instruments.latency.filter(filter);
         times.worked(outcome, held.saturating_sub(waited));
@@ -117,7 +117,7 @@ impl Timeline {
     pub(super) fn resume(&self) {
         let suspended = self.suspended.load(Relaxed);
         if suspended != NOT_SUSPENDED {
-            let waited = self.nanos(Moment::now()) - suspended;
+            let waited = self.nanos(Moment::now()).saturating_sub(suspended);
             self.waited.store(self.waited.load(Relaxed) + waited, Relaxed);
             self.suspended.store(NOT_SUSPENDED, Relaxed);
         }

@@ -114,6 +114,18 @@ impl Open {
         number
     }
 
+    /// The charge down to which closing connections may help a process that is short of memory: a quarter of the limit.
+    pub(super) fn least(&self) -> usize {
+        self.memory.limit() / 4
+    }
+
+    /// Whether this client may have no new connection while the process is very short of memory: it holds most, and closing
+    /// connections may help.
+    pub(super) fn holds_too_much(&self, client: Client) -> bool {
+        let is_largest = |(largest, _)| largest == client;
+        self.memory.used() > self.least() && self.memory.largest().is_some_and(is_largest)
+    }
+
     /// Whether there is room. The client that holds most leaves a [part](RESERVED_PART) to others, so that no connection
     /// need be closed for them. Newcomers leave some memory to requests; otherwise a burst of newcomers would stop requests
     /// from finishing and making room.

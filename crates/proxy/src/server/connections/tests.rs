@@ -294,13 +294,15 @@ async fn only_connections_of_these_peers_are_cut_for_not_reading() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_response_that_is_not_read_gives_way_for_its_client_or_for_all_and_one_that_has_ended_does_not() {
+async fn a_response_that_is_not_read_gives_way_for_its_client_or_for_all_and_one_that_is_written_does_not() {
     let connections = room_for(3);
     let guests = [1, 2, 3].map(|pod_number| arrive(&connections, pod_number).expect("room"));
-    let _in_flight = [&guests[0], &guests[1]].map(|guest| guest.activity.answering());
-    for guest in &guests {
-        guest.activity.blocked();
-    }
+    let _in_flight = guests[0].activity.answering();
+    guests[0].activity.blocked();
+    // In memory, and so at its end as soon as hyper has it.
+    drop(guests[1].activity.answering());
+    guests[1].activity.blocked();
+    guests[2].activity.delivering();
     sleep(UNREAD_DELAY).await;
     let cut = |pod_number| connections.cut_unread(Whose::Of(Some(pod(pod_number).ip())));
     assert!(!cut(3), "it holds no seat");
@@ -396,6 +398,17 @@ async fn a_large_head_is_charged() {
     assert_eq!(connections.weight().0, 2 * OPEN_BYTES + 4096);
     other.activity.wait_for_room(true);
     assert!(!one.place.hold_head(SMALL_HEAD_BYTES + 8192));
+}
+
+/// Memory may be short for other reasons than connections.
+#[tokio::test(start_paused = true)]
+async fn under_pressure_the_largest_client_is_refused_unless_all_connections_are_few() {
+    let connections = room_for_bytes(40 * OPEN_BYTES);
+    let holds_too_much = |pod_number| connections.open.lock().holds_too_much(Some(pod(pod_number).ip()));
+    let _ten: Vec<_> = (0..10).map(|_| arrive(&connections, 1).expect("room")).collect();
+    assert!(!holds_too_much(1), "a quarter");
+    let _one = arrive(&connections, 2).expect("room");
+    assert!(holds_too_much(1) && !holds_too_much(2));
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,4 +1,4 @@
-//! What a client has not read when its connection ends.
+//! What a client has not read when its connection ends or is idle.
 
 use std::io::ErrorKind;
 
@@ -11,9 +11,11 @@ const BYTES: usize = 1000;
 
 const REQUESTS: usize = 3;
 
-/// A client that reads nothing sends requests, the last with `Connection: close`, and all are answered. Returns once some of what
-/// was written cannot be sent.
-async fn answered(connections: &Arc<Connections>) -> (TcpStream, JoinHandle<()>) {
+const CLOSING: &[u8] = b"GET / HTTP/1.1\r\nHost: metadata\r\nConnection: close\r\n\r\n";
+
+/// A client that reads nothing sends requests, the last of which is given, and all are answered. Returns once some of what was
+/// written cannot be sent.
+async fn answered(connections: &Arc<Connections>, last: &[u8]) -> (TcpStream, JoinHandle<()>) {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a port");
     let client = TcpSocket::new_v4().expect("a socket");
     // The kernel's minimum.
@@ -29,8 +31,7 @@ async fn answered(connections: &Arc<Connections>) -> (TcpStream, JoinHandle<()>)
     let connection = Connection { io, inbox, arrival, stacks, memory, timeouts, last_call, activity, place, bodies };
     let activity = Arc::clone(&connection.activity);
     let server = tokio::spawn(connection.serve());
-    let last = b"GET / HTTP/1.1\r\nHost: metadata\r\nConnection: close\r\n\r\n";
-    client.write_all(&[&REQUEST.repeat(REQUESTS - 1), &last[..]].concat()).await.expect("the server reads");
+    client.write_all(&[&REQUEST.repeat(REQUESTS - 1), last].concat()).await.expect("the server reads");
     let began = Instant::now();
     while !activity.is_blocked() {
         assert!(began.elapsed() < Duration::from_secs(20), "all was sent, or nobody waits until it is");
@@ -43,7 +44,7 @@ async fn answered(connections: &Arc<Connections>) -> (TcpStream, JoinHandle<()>)
 #[tokio::test]
 async fn a_connection_keeps_its_place_until_all_is_sent() {
     let connections = connections(usize::MAX);
-    let (mut client, server) = answered(&connections).await;
+    let (mut client, server) = answered(&connections, CLOSING).await;
     assert_eq!((connections.count(), server.is_finished()), (1, false));
     let mut answers = Vec::new();
     client.read_to_end(&mut answers).await.expect("a normal close");
@@ -56,9 +57,22 @@ async fn a_connection_keeps_its_place_until_all_is_sent() {
 #[tokio::test]
 async fn what_is_not_sent_when_a_connection_gives_way_is_discarded() {
     let connections = connections(usize::MAX);
-    let (mut client, server) = answered(&connections).await;
+    let (mut client, server) = answered(&connections, CLOSING).await;
     server.abort();
     assert!(server.await.is_err());
     let read = client.read_to_end(&mut Vec::new()).await;
     assert_eq!(read.map_err(|error| error.kind()), Err(ErrorKind::ConnectionReset));
+}
+
+/// Otherwise a client could leave unread what is charged to nobody on each connection that it keeps.
+#[tokio::test]
+async fn an_idle_connection_is_charged_for_what_is_not_sent() {
+    // Crowded, so that a connection is parked as soon as it is idle.
+    let connections = connections(OPEN_BYTES + SERVING_BYTES);
+    let (mut client, _server) = answered(&connections, REQUEST).await;
+    assert!(connections.weight().0 > OPEN_BYTES, "it is not parked");
+    let mut answers = [0; 4096];
+    while connections.weight().0 > OPEN_BYTES {
+        let _ = timeout(DELIVERY_INTERVAL, client.read(&mut answers)).await;
+    }
 }
