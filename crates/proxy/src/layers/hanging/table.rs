@@ -60,21 +60,18 @@ impl WatchTable {
     pub(super) fn make_room_for(&mut self, client: Client) -> Result<(), Overload> {
         match self.shares.room_for(client, 1) {
             shares::Availability::Free => Ok(()),
-            shares::Availability::From(largest) => self.end_one_of(largest, client),
+            shares::Availability::From(largest) => self.end_one_of(largest),
             // If clients could replace their own watches, a client with too many would replace them forever.
             shares::Availability::FromItself | shares::Availability::None => Err(Overload::Hanging),
         }
     }
 
-    /// Ends the watch of the largest holder that the fewest clients wait for, the oldest of them. One that several wait for
-    /// ends only if the asking client has none: two addresses of a pod could otherwise hold all watches for ever.
-    fn end_one_of(&mut self, largest: Client, asking: Client) -> Result<(), Overload> {
+    /// Ends the watch of the largest holder that the fewest clients wait for, the oldest of them. It ends also if several wait
+    /// for it: two addresses of a pod could otherwise hold all watches for ever.
+    fn end_one_of(&mut self, largest: Client) -> Result<(), Overload> {
         let of_largest = self.watches.iter().filter(|(_, watch)| watch.holder == largest);
         let fewest = of_largest.min_by_key(|(_, watch)| (watch.watchers.holders(), watch.number));
-        let (key, watch) = fewest.ok_or(Overload::Hanging)?;
-        if watch.watchers.holders() > 1 && self.shares.held_by(asking) > 0 {
-            return Err(Overload::Hanging);
-        }
+        let (key, _) = fewest.ok_or(Overload::Hanging)?;
         self.end(&Arc::clone(key), Overload::HangingGaveWay.into());
         Ok(())
     }
