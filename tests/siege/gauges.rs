@@ -1,6 +1,7 @@
 //! The gauges of `/metrics`, which must return to their values at rest.
 
 use std::collections::{BTreeMap, HashSet};
+use std::fmt;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -40,6 +41,20 @@ const MAY_STAY_ABOVE: &[(&str, f64)] = &[
 /// The values of all gauges, by series.
 pub(crate) type Gauges = BTreeMap<String, f64>;
 
+/// A proxy at rest.
+pub(crate) struct Rested {
+    /// Time until all gauges were back.
+    pub(crate) took: Duration,
+    /// Memory that the proxy says it uses, in MiB.
+    mib: f64,
+}
+
+impl fmt::Display for Rested {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ms ({:.1} MiB)", self.took.as_millis(), self.mib)
+    }
+}
+
 /// The load shed so far, by reason: the lines of these metrics.
 pub(crate) async fn sheds(metrics_addr: SocketAddr) -> Result<String, String> {
     let page = page(metrics_addr).await?;
@@ -69,9 +84,9 @@ pub(crate) async fn read(metrics_addr: SocketAddr, mock: &Handle) -> Result<Gaug
     Ok(gauges)
 }
 
-/// Waits until all gauges are back at their values at rest. Returns the time that this took. The error lists those that
-/// are not.
-pub(crate) async fn come_to_rest(metrics_addr: SocketAddr, mock: &Handle, rest: &Gauges) -> Result<Duration, String> {
+/// Waits until all gauges are back at their values at rest. Returns the time that this took, and the memory that is used
+/// then. The error lists those that are not.
+pub(crate) async fn come_to_rest(metrics_addr: SocketAddr, mock: &Handle, rest: &Gauges) -> Result<Rested, String> {
     let began = Instant::now();
     loop {
         let now = read(metrics_addr, mock).await?;
@@ -82,17 +97,17 @@ pub(crate) async fn come_to_rest(metrics_addr: SocketAddr, mock: &Handle, rest: 
                 (*value > rest + may_stay_above(series)).then(|| format!("{series} is {value}, was {rest}"))
             })
             .collect();
+        let mib = now.get(MEMORY_USAGE).copied().unwrap_or_default() / f64::from(1 << 20);
         let (took, mut busy) = (began.elapsed(), None);
         if above.is_empty() && is_full_size() && !is_emulated() {
             busy = be_idle(metrics_addr).await?;
         }
         let amiss: Vec<String> = above.into_iter().chain(busy).collect();
         if amiss.is_empty() {
-            return Ok(took);
+            return Ok(Rested { took, mib });
         }
         if took > patience() {
-            let usage = now.get(MEMORY_USAGE).copied().unwrap_or_default() / f64::from(1 << 20);
-            return Err(format!("not at rest after {:?}, with {usage:.1} MiB: {}", patience(), amiss.join(", ")));
+            return Err(format!("not at rest after {:?}, with {mib:.1} MiB: {}", patience(), amiss.join(", ")));
         }
         sleep(Duration::from_millis(250)).await;
     }

@@ -16,7 +16,7 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-use crate::gauges;
+use crate::gauges::{self, Rested};
 use crate::honest::{self, Honest, Tally};
 use crate::support::Binary;
 use crate::support::cgroup::{Bounds, Cgroup, Usage};
@@ -203,7 +203,7 @@ struct Judged {
     pods: Tally,
     operator: Tally,
     crowd: crowd::Outcome,
-    rested: Result<Duration, String>,
+    rested: Result<Rested, String>,
     sheds: Result<String, String>,
     usage: Usage,
 }
@@ -240,14 +240,16 @@ impl Judged {
             self.usage.killed,
             served(&self.pods),
             served(&self.operator),
-            self.rested.as_ref().map_or_else(|_| "never".to_owned(), |took| format!("{} ms", took.as_millis())),
+            self.rested.as_ref().map_or_else(|_| "never".to_owned(), ToString::to_string),
         )
     }
 
     /// The columns of the table.
     fn row(&self) -> String {
-        let rest =
-            self.rested.as_ref().map_or_else(|_| "never".to_owned(), |took| format!("{:.1}", took.as_secs_f64()));
+        let rest = self
+            .rested
+            .as_ref()
+            .map_or_else(|_| "never".to_owned(), |rested| format!("{:.1}", rested.took.as_secs_f64()));
         let millis = |time: Duration| time.as_millis().to_string();
         let Tally { asked, failed, slowest, .. } = &self.pods;
         let peak = mib(self.memory());
