@@ -62,7 +62,9 @@ const PASSED_ON: &str = "the request reached the server. If the proxy answers he
                          or with a policy that conceals too little: its /statusz says which";
 const BLOCK: &str = "no rule of this node sees the packets of this interface: its network must not lead to the metadata server, or pods \
                      must not have it";
-const CONCEAL: &str = "check that the proxy answers here (the first line), and which policy it uses";
+const CONCEAL: &str = "check that the proxy answers here (the first line). If it does, its policy shows this, or it runs with \
+                       --policy-mode audit (its /statusz says which): conceal it, unless all pods may read it. This check judges by \
+                       compat and cannot know what a policy shows on purpose, so it stays OPEN";
 
 pub(super) fn proxied(exchange: &Exchange) -> Finding {
     let (verdict, seen, advice) = match &exchange.outcome {
@@ -132,7 +134,8 @@ pub(super) fn secret(exchange: &Exchange) -> Finding {
                 (Verdict::Protected, "answered without the secret values".to_owned(), None)
             }
             secrets => {
-                let seen = format!("{} returns it with {}", who(answer), secrets.join(", "));
+                let seen =
+                    format!("{} returns it with {}, which the policy compat conceals", who(answer), secrets.join(", "));
                 (Verdict::Unprotected, seen, Some(CONCEAL))
             }
         },
@@ -387,6 +390,11 @@ mod tests {
         }
         let seen = secret(&directory(r#"{"user-data":"password"}"#)).seen;
         assert!(seen.contains("user-data") && !seen.contains("password"), "names and no values: {seen}");
+        // The policy of whoever runs this may show it on purpose.
+        let intended = secret(&directory(r#"{"user-data":"password"}"#));
+        let advice = intended.advice.unwrap_or_default();
+        assert!(intended.seen.ends_with("user-data, which the policy compat conceals"), "{}", intended.seen);
+        assert!(advice.contains("its policy shows this") && advice.contains("on purpose"), "{advice}");
     }
 
     #[test]
