@@ -103,7 +103,11 @@ pub enum Command {
     /// Serve as a proxy.
     Serve(Config),
     /// Answer a question about policies.
-    Ask(Question),
+    Ask {
+        question: Question,
+        /// The listener for operators of the proxy whose policy is compared with the one that answers.
+        proxy: Option<SocketAddr>,
+    },
     /// Ask the proxy how it identifies a pod. `admin` is its listener for operators.
     ExplainPod {
         admin: SocketAddr,
@@ -185,7 +189,9 @@ impl Args {
         Some(match command {
             None => Command::Serve(serve.config(given, mistakes)?),
             Some(Subcommands::Explain(args)) => args.resolve(serve.policy, serve.admin, mistakes)?,
-            Some(Subcommands::Policy(args)) => Command::Ask(args.resolve(serve.policy, mistakes)?),
+            Some(Subcommands::Policy(args)) => {
+                Command::Ask { question: args.resolve(serve.policy, mistakes)?, proxy: None }
+            }
             Some(Subcommands::Redirect(mut args)) => {
                 let log = serve.log.resolve(mistakes);
                 let startup_taint = {

@@ -47,9 +47,14 @@ fn start(command: Command) -> Outcome<ExitCode> {
     let outcome = runtime.block_on(async {
         match command {
             Command::Serve(config) => serve(config).await?,
-            Command::Ask(question) => {
+            Command::Ask { question, proxy } => {
                 let answer = question.answer()?;
                 print(&answer.text);
+                if let Some(admin) = proxy
+                    && let Some(line) = question.beside(admin).await
+                {
+                    print(&line);
+                }
                 return Ok(if answer.is_as_expected { ExitCode::SUCCESS } else { ExitCode::FAILURE });
             }
             Command::ExplainPod { admin, pod } => print(&explain::pod(admin, &pod).await?),

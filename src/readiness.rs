@@ -43,11 +43,13 @@ pub enum Trouble {
         /// Time without a successful request.
         lasts: Duration,
     },
-    /// The node's token ends, and the metadata server does not issue another.
+    /// The node's token ends or is missing, and the metadata server does not issue another.
     Token {
         /// The error of the last request for one.
         failure: String,
-        /// Seconds until it expires, or 0 if it has expired.
+        /// Whether the server answered and refused, so that it does not fail by itself.
+        is_refused: bool,
+        /// Seconds until it expires, or 0 if there is none.
         expires_in: u32,
     },
     /// New pods may be unknown.
@@ -128,7 +130,11 @@ impl Readiness {
         [
             self.door.trouble().map(Trouble::Door),
             failure.map(|(failure, lasts)| Trouble::Upstream { failure, lasts }),
-            token.map(|(why, expires_in)| Trouble::Token { failure: why.to_string(), expires_in }),
+            token.map(|(why, expires_in)| Trouble::Token {
+                failure: why.to_string(),
+                is_refused: !why.is_outage(),
+                expires_in,
+            }),
             degraded.map(Trouble::Identity),
             is_cold.then_some(Trouble::Cold),
         ]
@@ -151,10 +157,13 @@ impl fmt::Display for Trouble {
             Self::Door(trouble) => trouble.fmt(f),
             Self::Identity(trouble) => f.write_str(trouble),
             Self::Upstream { failure, .. } => write!(f, "metadata server: {failure}"),
-            Self::Token { failure, expires_in: 0 } => {
-                write!(f, "the node's token has expired, and the metadata server issues no other: {failure}")
+            Self::Token { failure, expires_in: 0, .. } => {
+                write!(
+                    f,
+                    "there is no valid token of the node's account, and the metadata server issues none: {failure}"
+                )
             }
-            Self::Token { failure, expires_in } => {
+            Self::Token { failure, expires_in, .. } => {
                 write!(
                     f,
                     "the node's token expires in {expires_in} s, and the metadata server issues no other: {failure}"

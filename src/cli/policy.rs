@@ -88,13 +88,16 @@ pub(super) struct ExplainArgs {
 }
 
 impl ExplainArgs {
-    /// The policy is only for URLs, and the address only for pods. Both may be given before or after the subcommand.
+    /// The policy is only for URLs. Flags of the proxy may be given before or after the subcommand.
     pub(super) fn resolve(self, policy: ChoiceArgs, admin: AdminArgs, mistakes: &mut Mistakes) -> Option<Command> {
+        let admin = self.admin.over(admin).resolve(mistakes);
         if let Some(pod) = self.pod {
-            return Some(Command::ExplainPod { admin: self.admin.over(admin).resolve(mistakes)?, pod });
+            return Some(Command::ExplainPod { admin: admin?, pod });
         }
         let (policy, expected) = (self.policy.over(policy).resolve(mistakes), mistakes.optional(self.expect));
-        Some(Command::Ask(Question::Explain(policy?, self.url.unwrap_or_default(), expected)))
+        // A test of a policy does not depend on what runs here.
+        let proxy = if expected.is_none() { Some(admin?) } else { None };
+        Some(Command::Ask { question: Question::Explain(policy?, self.url.unwrap_or_default(), expected), proxy })
     }
 }
 

@@ -1,6 +1,6 @@
 //! Flags of the proxy itself: from the command line to a [`Config`], and back for `/flagz`.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use clap::builder::Resettable;
 use clap::{ArgMatches, Args, FromArgMatches};
@@ -141,8 +141,26 @@ impl ServeArgs {
     /// The configuration, if there are no mistakes. `given` has the sources of the values.
     pub(super) fn config(self, given: &ArgMatches, mistakes: &mut Mistakes) -> Option<Config> {
         effect::check(given, mistakes);
-        self.resolve(mistakes)
+        let config = self.resolve(mistakes)?;
+        let operators = config.metrics_addr;
+        for pods in config.addrs.iter().filter(|pods| collide(**pods, operators)) {
+            mistakes.add(format!(
+                "--addr {pods} and --metrics-addr {operators} are one address: pods' connections would reach the pages for \
+                 operators; give one of them another port"
+            ));
+        }
+        Some(config)
     }
+}
+
+/// Whether a listener at one of these addresses may get connections for the other. The kernel refuses a second listener,
+/// but not with `--reuse-port`, which shares the connections between both.
+fn collide(one: SocketAddr, other: SocketAddr) -> bool {
+    let [mine, others] = [one, other].map(|addr| addr.ip().to_canonical());
+    // `[::]` includes IPv4, as listeners here do not set `IPV6_V6ONLY`.
+    let includes = |all: IpAddr, ip: IpAddr| all.is_unspecified() && (all.is_ipv6() || ip.is_ipv4());
+    let is_same = mine == others || includes(mine, others) || includes(others, mine);
+    is_same && one.port() == other.port() && one.port() != 0
 }
 
 /// The configuration without any flag or environment variable.

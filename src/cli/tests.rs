@@ -62,6 +62,38 @@ fn addresses_are_parsed_as_in_go() {
 }
 
 #[test]
+fn pods_and_operators_have_no_address_in_common() {
+    for (pods, operators, is_common) in [
+        ("127.0.0.1:1", "127.0.0.1:1", true),
+        ("127.0.0.1:1", "127.0.0.1:2", false),
+        ("127.0.0.1:1", "127.0.0.2:1", false),
+        ("127.0.0.1:0", "127.0.0.1:0", false),
+        ("0.0.0.0:0", "0.0.0.0:0", false),
+        ("0.0.0.0:1", "127.0.0.1:1", true),
+        ("127.0.0.1:1", ":1", true),
+        ("0.0.0.0:1", "[::1]:1", false),
+        ("0.0.0.0:1", "[::]:1", true),
+        ("[::]:1", "127.0.0.1:1", true),
+        ("[::]:1", "[::1]:1", true),
+        ("[::]:1", "[::1]:2", false),
+        ("[::1]:1", "127.0.0.1:1", false),
+        ("[::ffff:127.0.0.1]:1", "127.0.0.1:1", true),
+        ("127.0.0.1:3,127.0.0.1:1", "127.0.0.1:1", true),
+    ] {
+        let line = format!("--addr {pods} --metrics-addr {operators} --reuse-port");
+        if is_common {
+            let text = mistakes(&line);
+            assert!(text.contains("are one address: pods' connections would reach"), "{line}: {text}");
+            assert_eq!(text.lines().count(), 2, "{text}");
+        } else {
+            serve(&line);
+        }
+    }
+    // A command that serves nobody has no such mistake.
+    assert!(parse_line("--addr 127.0.0.1:1 status --metrics-addr 127.0.0.1:1").is_ok());
+}
+
+#[test]
 fn all_mistakes_are_reported_at_once() {
     let text =
         mistakes("--addr nowhere --frobnicate=1 --upstream https://a -x --log-format xml --drain-timeout 10 extra");

@@ -113,12 +113,16 @@ fn of_trouble(trouble: &Trouble, watch_error: Option<&str>, minute: &Tally) -> F
                 "it is the server that fails, or the way to it; do not restart the proxy, which still serves the tokens that it has",
             )
         }
-        Trouble::Token { expires_in, .. } => {
+        Trouble::Token { is_refused, expires_in, .. } => {
             let verdict = if *expires_in > 0 { Condition::Degraded } else { Condition::Failing };
-            Fact::new(Topic::NodeToken, verdict, "the node's token", trouble.to_string()).advising(
+            Fact::new(Topic::NodeToken, verdict, "the node's token", trouble.to_string()).advising(if *is_refused {
+                "see whether the service account of this machine was deleted or disabled, and ask the server for its token \
+                 from the node itself: it answers the node as it answers the proxy; do not restart the proxy, which asks \
+                 again within a minute and serves the token that it has until it expires"
+            } else {
                 "ask the server for it from the node itself: it fails for tokens, or the way to it; do not restart the proxy, \
-                 which asks again every few seconds and serves the token that it has until it expires",
-            )
+                 which asks again every few seconds and serves the token that it has until it expires"
+            })
         }
         Trouble::Identity(why) => {
             let refused = minute.unidentified;

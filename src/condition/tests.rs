@@ -33,7 +33,7 @@ fn upstream(seconds: u64) -> Seen {
 }
 
 fn token(expires_in: u32) -> Seen {
-    troubled(Trouble::Token { failure: "closed".to_owned(), expires_in })
+    troubled(Trouble::Token { failure: "closed".to_owned(), is_refused: false, expires_in })
 }
 
 fn overloaded() -> Tally {

@@ -135,7 +135,7 @@ impl Rules {
         let node = is_doctor.then(|| OsString::from("--node-name=node-1"));
         let args = args.iter().map(file).chain(node);
         match cli::parse(std::iter::once(OsString::from("gce-metadata-proxy")).chain(args)) {
-            Ok(Command::Ask(question)) if !is_mention => {
+            Ok(Command::Ask { question, .. }) if !is_mention => {
                 question.answer().map(|answer| Some(answer.text)).map_err(|error| error.to_string())
             }
             Ok(_) | Err(Stop::Shown(_)) => Ok(None),

@@ -206,6 +206,30 @@ async fn a_metadata_server_that_answers_500_is_degraded_and_one_that_answers_404
 }
 
 #[tokio::test]
+async fn a_node_whose_account_is_refused_is_failing_and_an_account_that_a_pod_invents_is_nothing() {
+    let mock = upstream().await;
+    let no = || Fault::Status(404, "no such account".to_owned());
+    let accounts = "/computeMetadata/v1/instance/service-accounts/";
+    mock.fault_at(&format!("{accounts}invented@"), no());
+    let proxy = Proxy::start(mock.addr()).await;
+    assert_eq!(get(proxy.addr, &format!("{accounts}invented@b.c/token")).await.status, 404);
+    let well = told(proxy.metrics_addr).await;
+    assert_eq!((&well.json["condition"], well.code), (&Value::from("ok"), Some(0)), "{}", well.text);
+    proxy.stop().await;
+
+    // The machine has an account, since it has its e-mail.
+    mock.fault_at(&format!("{accounts}default/token"), no());
+    let proxy = Proxy::start(mock.addr()).await;
+    assert_eq!(get(proxy.addr, &format!("{accounts}default/token")).await.status, 404);
+    let told = told(proxy.metrics_addr).await;
+    told.is("failing", "node_token", "there is no valid token of the node's account");
+    for part in ["answered 404", "deleted or disabled", "do not restart the proxy"] {
+        assert!(told.text.contains(part), "{part} is missing from\n{}", told.text);
+    }
+    proxy.stop().await;
+}
+
+#[tokio::test]
 async fn a_proxy_that_does_not_answer_is_not_said_to_be_well() {
     let (code, text, error) = Binary::output(&["status", "--metrics-addr=127.0.0.1:9"]).await;
     assert_eq!((code, text.as_str()), (Some(2), ""));

@@ -7,6 +7,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod certificate;
 pub mod reach;
 pub mod renewed;
 pub mod secure;

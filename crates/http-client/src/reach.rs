@@ -9,13 +9,13 @@ use std::time::Duration;
 
 use http::Uri;
 use http::uri::Scheme;
-use rustls::CertificateError;
 use rustls::pki_types::ServerName;
 use tokio::net::lookup_host;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 use tower::{BoxError, Service};
 
+use super::certificate::BadCertificate;
 use super::secure::{CaError, ThroughProxy, tls};
 
 /// Maximum time of each step.
@@ -90,11 +90,8 @@ pub async fn reach(url: &Uri, ca: Option<&Path>) -> Result<Option<String>, Unrea
     };
     if is_secure {
         let host = host(url);
-        let failed = |error: io::Error| match certificate_error(&error) {
-            // Another authority of the same name has another key.
-            Some(CertificateError::UnknownIssuer | CertificateError::BadSignature) => {
-                Unreachable::Untrusted { host: host.to_owned() }
-            }
+        let failed = |error: io::Error| match BadCertificate::find(&error) {
+            Some(BadCertificate::Untrusted) => Unreachable::Untrusted { host: host.to_owned() },
             _ => Unreachable::Tls { host: host.to_owned(), error },
         };
         let name = ServerName::try_from(host.to_owned()).map_err(|error| failed(io::Error::other(error)))?;
@@ -124,13 +121,6 @@ fn into_io(error: BoxError) -> io::Error {
 fn root_cause(error: &(dyn Error + Send + Sync + 'static)) -> BoxError {
     let innermost = std::iter::successors(error.source(), |error| (*error).source()).last();
     innermost.map_or_else(|| error.to_string(), ToString::to_string).into()
-}
-
-fn certificate_error(error: &io::Error) -> Option<&CertificateError> {
-    match error.get_ref()?.downcast_ref()? {
-        rustls::Error::InvalidCertificate(error) => Some(error),
-        _ => None,
-    }
 }
 
 fn host(url: &Uri) -> &str {

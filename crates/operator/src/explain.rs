@@ -6,8 +6,11 @@ use std::net::SocketAddr;
 use http::Uri;
 use http::header::HOST;
 use http::uri::Authority;
+use serde::Deserialize;
+use serde::de::IgnoredAny;
 
 use crate::ask::{self, AskError};
+use crate::finding::clean;
 use identity::Whois;
 use protocol::metadata::headers::{GOOGLE, METADATA_FLAVOR};
 use protocol::metadata::host::AllowedHosts;
@@ -114,6 +117,64 @@ pub fn explain(policy: &Policy, url: &str) -> String {
     explain_rule(&mut explanation, policy, decision, subject.as_str());
     explain_verdict(&mut explanation, policy, &request, decision);
     explanation.0
+}
+
+/// The part of a proxy's status that tells its policy.
+#[derive(Debug, Deserialize)]
+struct Status {
+    policy: Running,
+}
+
+/// The policy by which a proxy judges.
+#[derive(Debug, Deserialize)]
+struct Running {
+    name: String,
+    version: String,
+    hash: String,
+    /// Its file, or the name of a built-in policy.
+    source: String,
+    mode: String,
+    recursive: String,
+    /// Present if the file's content is not in force.
+    rejected: Option<IgnoredAny>,
+}
+
+impl Question {
+    /// A line that says whether the proxy at this address for operators judges by the policy of this question. `None` if
+    /// no policy judged, or no proxy answers.
+    pub async fn beside(&self, admin: SocketAddr) -> Option<String> {
+        let Self::Explain(choice, ..) = self else { return None };
+        let policy = choice.load().ok()?;
+        let what = match ask::get(admin, "/statusz?format=json").await {
+            Ok(status) => match serde_json::from_str(&status) {
+                Ok(Status { policy: running }) => running.compared(&policy),
+                Err(_) => format!("does not tell its policy: {}", AskError::Unclear),
+            },
+            // Nothing runs here, or nothing that is a proxy.
+            Err(AskError::Unreachable(..)) => return None,
+            Err(error) => format!("does not tell its policy: {error}"),
+        };
+        let mut line = Explanation(String::new());
+        line.line("running", clean(&format!("the proxy at {admin} {what}")));
+        Some(line.0)
+    }
+}
+
+impl Running {
+    /// Continues "the proxy".
+    fn compared(&self, judged: &Policy) -> String {
+        let Self { name, version, hash, source, mode, recursive, rejected } = self;
+        let of_proxy = [hash, recursive];
+        let audit = if mode == "audit" { "; it is in audit mode, so pods get what the policy conceals" } else { "" };
+        if of_proxy == [judged.hash(), &judged.recursive().to_string()] {
+            return format!("judges by this policy{audit}");
+        }
+        let how = match rejected {
+            Some(_) => format!("{source} has another content by now, which was rejected"),
+            None => format!("for its verdict, add --policy {source} --recursive {recursive}"),
+        };
+        format!("judges by ANOTHER POLICY: {name}, version {version} ({hash}), recursive {recursive}; {how}{audit}")
+    }
 }
 
 /// Asks the proxy at this address for operators how it identifies a pod.

@@ -5,9 +5,11 @@ use std::fs;
 use std::os::unix::fs::symlink;
 
 use mock::SECRET_MARKER;
-use rustix::fs::{CWD, FileType, Mode, mknodat};
+use proxy::layers::conceal::Mode;
+use proxy::policy::{Choice, Recursive, Source};
+use rustix::fs::{self as node, CWD, FileType, mknodat};
 
-use crate::support::{Binary, Scratch, get, metric, metric_becomes, upstream};
+use crate::support::{Binary, Proxy, Scratch, config, get, metric, metric_becomes, upstream};
 
 const KUBE_ENV: &str = "/computeMetadata/v1/instance/attributes/kube-env";
 const SSH_KEYS: &str = "/computeMetadata/v1/instance/attributes/ssh-keys";
@@ -116,7 +118,7 @@ async fn a_mistake_ends_the_start_with_its_place() {
 async fn a_policy_that_is_no_file_is_refused_at_once() {
     let scratch = Scratch::new("fifo");
     let fifo = scratch.path("policy.yaml");
-    mknodat(CWD, &fifo, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).expect("a FIFO");
+    mknodat(CWD, &fifo, FileType::Fifo, node::Mode::RUSR | node::Mode::WUSR, 0).expect("a FIFO");
     let expected = format!(
         "gce-metadata-proxy: cannot read policy file {fifo}: it is a FIFO, not a regular file; give the path of a regular \
          file, or of a symbolic link to one\n"
@@ -182,4 +184,35 @@ async fn a_refused_request_is_explained() {
     assert!(text.contains("upstream   GET /computeMetadata/v1/instance/?recursive=true\n"), "{text}");
     let (_, text, _) = Binary::output(&["explain", "--recursive", "redact", TREE]).await;
     assert!(text.contains("verdict    allow, with concealed values removed from the response\n"), "{text}");
+}
+
+#[tokio::test]
+async fn explain_says_if_the_running_proxy_has_another_policy() {
+    let mut settings = config(upstream().await.addr());
+    settings.policy = Choice { source: Source::parse("strict"), recursive: Some(Recursive::Refuse) };
+    settings.policy_mode = Mode::Audit;
+    let proxy = Proxy::with(settings).await;
+    let admin = proxy.metrics_addr.to_string();
+    let ask = async |flags: &[&str]| {
+        let (code, text, _) = Binary::output(&[&["explain", KUBE_ENV, "--metrics-addr", &admin], flags].concat()).await;
+        assert_eq!(code, Some(0), "{text}");
+        let running = text.lines().find_map(|line| line.strip_prefix("running    ")).map(str::to_owned);
+        assert_eq!(text.matches("\nverdict    ").count(), 1, "{text}");
+        running
+    };
+    let other = ask(&[]).await.expect("a proxy runs");
+    for part in [
+        &*format!("the proxy at {admin} judges by ANOTHER POLICY: strict, version "),
+        "recursive refuse; for its verdict, add --policy strict --recursive refuse; ",
+        "it is in audit mode, so pods get what the policy conceals",
+    ] {
+        assert!(other.contains(part), "{part} is missing from {other}");
+    }
+    let its_own = ["--policy", "strict", "--recursive", "refuse"];
+    let same = ask(&its_own).await.expect("a proxy runs");
+    assert!(same.contains(" judges by this policy; it is in audit mode"), "{same}");
+    assert!(ask(&["--policy", "strict"]).await.is_some_and(|line| line.contains("ANOTHER POLICY")), "of trees");
+    assert_eq!(ask(&["--expect", "conceal"]).await, None, "a test of a policy");
+    proxy.stop().await;
+    assert_eq!(ask(&its_own).await, None, "nothing runs");
 }

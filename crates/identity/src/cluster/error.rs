@@ -8,6 +8,8 @@ use http::StatusCode;
 use kube::client::AuthError;
 use kube::config::{InClusterError, KubeconfigError};
 
+pub use http_client::certificate::BadCertificate;
+
 /// The settings or files that describe the API server and the credential are unusable.
 #[derive(Debug, thiserror::Error)]
 pub enum ClusterError {
@@ -52,6 +54,9 @@ pub enum RequestError {
     /// No connection, or it was lost before the response began.
     #[error("the API server cannot be reached: {0}")]
     Unreachable(String),
+    /// The API server was reached, but its certificate was not accepted.
+    #[error("the API server's certificate {bad}: {message}")]
+    Certificate { bad: BadCertificate, message: String },
     /// The connection was lost in the middle of the response.
     #[error("the connection to the API server was lost: {0}")]
     Lost(String),
@@ -89,6 +94,8 @@ pub enum Failure {
     Cluster,
     /// No connection, or a lost one.
     Connection,
+    /// The API server's certificate was not accepted.
+    Certificate(BadCertificate),
     /// Nothing was received.
     Silent,
     /// Refused with this status.
@@ -105,6 +112,7 @@ impl RequestError {
         match self {
             Self::Cluster(_) => Failure::Cluster,
             Self::Unreachable(_) | Self::Lost(_) => Failure::Connection,
+            Self::Certificate { bad, .. } => Failure::Certificate(*bad),
             Self::Silent(_) => Failure::Silent,
             Self::Refused { status, .. } => Failure::Refused(*status),
             Self::Throttled { .. } => Failure::Refused(StatusCode::TOO_MANY_REQUESTS),
@@ -114,7 +122,7 @@ impl RequestError {
     }
 }
 
-/// Distinguishes an unusable credential from an unreachable API server.
+/// Distinguishes an unusable credential from an API server that is not reached, or not trusted.
 pub(super) fn not_sent(server: String, error: kube::Error) -> RequestError {
     match error {
         kube::Error::Auth(_) | kube::Error::HttpError(_) => {
@@ -123,7 +131,13 @@ pub(super) fn not_sent(server: String, error: kube::Error) -> RequestError {
         error if chain(&error).any(<dyn Error>::is::<AuthError>) => {
             ClusterError::Credential { server, error: Box::new(error) }.into()
         }
-        error => RequestError::Unreachable(root_cause(&error).to_string()),
+        error => {
+            let message = root_cause(&error).to_string();
+            match BadCertificate::find(&error) {
+                Some(bad) => RequestError::Certificate { bad, message },
+                None => RequestError::Unreachable(message),
+            }
+        }
     }
 }
 

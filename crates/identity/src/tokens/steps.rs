@@ -384,7 +384,12 @@ impl Fault for NotIssuedHere {
             Self::NoPod(_) => false,
             Self::Request(error) => match error.failure() {
                 Failure::Refused(status) => status.is_server_error(),
-                Failure::Cluster | Failure::Connection | Failure::Silent | Failure::Expired | Failure::Invalid => true,
+                Failure::Cluster
+                | Failure::Connection
+                | Failure::Certificate(_)
+                | Failure::Silent
+                | Failure::Expired
+                | Failure::Invalid => true,
             },
         }
     }

@@ -9,7 +9,8 @@ use crate::doctor::commands;
 use crate::doctor::patient::{Patient, Unfit};
 use crate::doctor::report::{Finding, Step};
 use identity::cluster::{
-    ACCOUNT_PREFIX, Acting, Credential, Failure, NODE_PREFIX, RequestError, Settings, TokenRequestError, User,
+    ACCOUNT_PREFIX, Acting, BadCertificate, Credential, Failure, NODE_PREFIX, RequestError, Settings,
+    TokenRequestError, User,
 };
 use identity::pods::{ProcError, Scanned};
 
@@ -54,6 +55,7 @@ pub(in crate::doctor) fn api_server(server: &str, settings: &Settings, user: &Re
         }
         Failure::Cluster => Finding::trouble(step, tried, error.to_string())
             .advising("correct the kubeconfig, or the service account of the pod, as it says"),
+        Failure::Certificate(bad) => certificate(tried, settings, bad).saying(error.to_string()),
         Failure::Connection | Failure::Silent => Finding::trouble(
             step,
             tried,
@@ -65,6 +67,37 @@ pub(in crate::doctor) fn api_server(server: &str, settings: &Settings, user: &Re
                  kube-proxy that is not running here",
         )
         .looking("kubectl get --raw /readyz"),
+    }
+}
+
+/// The API server, or whoever answers at its address, has a certificate that the credential does not trust.
+fn certificate(tried: String, settings: &Settings, bad: BadCertificate) -> Finding {
+    let finding = Finding::trouble(Step::ApiServer, tried, format!("the API server's certificate {bad}"));
+    let clock = "or set this machine's clock right, if it is wrong";
+    match (bad, &settings.credential) {
+        (BadCertificate::Untrusted, Credential::Kubeconfig(file)) => finding.advising(format!(
+            "give {} the authority of this cluster (certificate-authority): that of a new authority if it was replaced; if it is \
+             right, something else answers at this address",
+            file.display()
+        )),
+        (BadCertificate::Untrusted, Credential::OwnAccount(_)) => finding.advising(
+            "the pod's ca.crt, which is from the ConfigMap kube-root-ca.crt, must have the authority of the API server: start the \
+             pod again if it was replaced; if it is right, something else answers at this address",
+        ),
+        (BadCertificate::Expired, _) => {
+            finding.advising(format!("renew the API server's certificate, which affects all of its clients; {clock}"))
+        }
+        (BadCertificate::NotYetValid, _) => finding.advising(format!("wait until it is valid; {clock}")),
+        (BadCertificate::WrongName, Credential::Kubeconfig(file)) => finding.advising(format!(
+            "name the server in {} as its certificate does (server, or tls-server-name), or add this name to the certificate",
+            file.display()
+        )),
+        (BadCertificate::WrongName, Credential::OwnAccount(_)) => finding.advising(
+            "add the name or address in KUBERNETES_SERVICE_HOST to the API server's certificate, or set it to one that this has",
+        ),
+        (BadCertificate::Other, _) => {
+            finding.advising("see what answers at this address, and replace the certificate if it is the API server's")
+        }
     }
 }
 

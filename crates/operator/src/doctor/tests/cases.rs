@@ -4,6 +4,7 @@ use super::api::Ask;
 use super::ward::{Kind, Ward};
 use crate::doctor::{Step, Whose};
 use identity::AccountName;
+use mock::google::Authority;
 
 /// A broken set-up.
 pub(super) struct Case {
@@ -44,6 +45,20 @@ pub(super) fn of_kubernetes() -> Vec<Case> {
             Step::ApiServer,
             "the API server is not reached from the node node-1",
             "kubectl get --raw /readyz",
+        ),
+        case(
+            "API server with a certificate of another authority",
+            |ward| ward.connect_by_tls(&Authority::new().pem(), "127.0.0.1"),
+            Step::ApiServer,
+            "the API server's certificate is of an authority that is not trusted",
+            "the authority of this cluster (certificate-authority)",
+        ),
+        case(
+            "API server with a certificate of another name",
+            |ward| ward.connect_by_tls(&ward.google.ca_pem(), "kubernetes.invalid"),
+            Step::ApiServer,
+            "the API server's certificate is for another name",
+            "as its certificate does (server, or tls-server-name)",
         ),
         case(
             "kubeconfig missing",

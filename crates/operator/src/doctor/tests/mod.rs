@@ -258,6 +258,32 @@ fn each_way_of_not_reaching_a_server_has_its_advice() {
 }
 
 #[test]
+fn no_certificate_of_the_api_server_reads_as_a_blocked_way() {
+    use identity::cluster::{Acting, BadCertificate, Credential, NodeName, RequestError, Settings};
+    let node: NodeName = "node-1".parse().expect("a name");
+    for credential in [Credential::Kubeconfig("/k".into()), Credential::OwnAccount(Acting::AsItsNode)] {
+        let settings = Settings { node: node.clone(), credential };
+        for (bad, seen, todo) in [
+            (BadCertificate::Untrusted, "an authority that is not trusted", "something else answers at this address"),
+            (BadCertificate::Expired, "has expired", "renew"),
+            (BadCertificate::Expired, "has expired", "clock"),
+            (BadCertificate::NotYetValid, "is not valid yet", "clock"),
+            (BadCertificate::WrongName, "for another name", "certificate"),
+            (BadCertificate::Other, "is not accepted", "see what answers"),
+        ] {
+            let error = RequestError::Certificate { bad, message: "so it is".to_owned() };
+            let finding = super::judge::cluster::api_server("https://k", &settings, &Err(error));
+            let text = finding.to_string();
+            assert_eq!(finding.verdict, Verdict::Trouble);
+            for part in [seen, todo, "so it is"] {
+                assert!(text.contains(part), "{part} is missing from {text}");
+            }
+            assert!(!text.contains("firewall"), "{text}");
+        }
+    }
+}
+
+#[test]
 fn an_issuer_that_does_not_answer_matters_only_until_google_has_its_keys() {
     let claims = claims::Claims {
         issuer: ISSUER.to_owned(),

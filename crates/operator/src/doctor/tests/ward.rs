@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use serde_json::json;
 use tokio::time::timeout;
 
@@ -80,7 +82,18 @@ impl Ward {
 
     /// The kubeconfig names this address of an API server.
     pub(super) fn connect_to(&self, addr: &str) {
-        let cluster = json!({"server": format!("http://{addr}"), "insecure-skip-tls-verify": true});
+        self.connect(&json!({"server": format!("http://{addr}"), "insecure-skip-tls-verify": true}));
+    }
+
+    /// The kubeconfig names a server that speaks TLS, with a certificate of the fake Google's authority for
+    /// `127.0.0.1`, the authority that it trusts, and the name of the server.
+    pub(super) fn connect_by_tls(&self, authority: &str, name: &str) {
+        let authority = STANDARD.encode(authority);
+        let server = self.google.url();
+        self.connect(&json!({"server": server, "certificate-authority-data": authority, "tls-server-name": name}));
+    }
+
+    fn connect(&self, cluster: &serde_json::Value) {
         let kubeconfig = json!({
             "apiVersion": "v1", "kind": "Config", "current-context": "c",
             "clusters": [{"name": "c", "cluster": cluster}],

@@ -196,8 +196,6 @@ impl<T: TokenSource> Keeper<T> {
         known.drop_expired(now);
         let has_token = known.token.is_some();
         let is_unknown = matches!(&why, NoToken::Refused(refused) if refused.status == StatusCode::NOT_FOUND);
-        // If the account does not exist, its token does not count as lost.
-        known.is_lost &= !is_unknown;
         let until = now + remembered_for(&why);
         let back_off = freshness::BACK_OFF.wait(failures, fastrand::f64());
         let is_identity = self.entry.key.kind == TokenKind::Identity;

@@ -158,20 +158,22 @@ impl Store {
             .observe(&table::DEFAULT_TOKEN_EXPIRY, move || store.default_expires_in(BootTime::now()).map(u64::from));
     }
 
-    /// Seconds until the default account's token expires, or 0 if it has expired and was not replaced. `None` before
-    /// the first token and without an account, so that no alert fires.
+    /// Seconds until the default account's token expires, or 0 if there should be one and is none. `None` before the
+    /// first response and without an account, so that no alert fires.
     fn default_expires_in(&self, now: BootTime) -> Option<u32> {
         let entry = self.find(&TokenKey::default_account())?;
         let known = entry.known.borrow();
-        known.seconds_left(now).or_else(|| known.is_lost.then_some(0))
+        // A machine keeps its account while it runs: one that had a token, or has an e-mail, also has the account.
+        let is_missing = known.is_lost || known.failure.is_some() && self.default_email.get().is_some();
+        known.seconds_left(now).or_else(|| is_missing.then_some(0))
     }
 
-    /// Why the default account's token will be missing: its source fails, and it expires within minutes. With the seconds
-    /// until then, or 0 if it has expired.
+    /// Why the default account's token is or will be missing: its source fails or refuses, and it expires within
+    /// minutes. With the seconds until then, or 0 if there is none. Requests for other accounts have no effect.
     pub fn default_at_risk(&self) -> Option<(NoToken, u32)> {
         let seconds = self.default_expires_in(BootTime::now()).filter(|seconds| *seconds < SOON_SECONDS)?;
         let why = self.find(&TokenKey::default_account())?.known.borrow().last_failure();
-        why.filter(NoToken::is_outage).map(|why| (why, seconds))
+        why.map(|why| (why, seconds))
     }
 
     /// Replaces the name of the default account in a key by its alias. Each principal has its own default account.

@@ -54,27 +54,62 @@ async fn after_expiry_requests_fail_in_time_and_recovery_is_noticed_within_a_sec
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_default_token_is_at_risk_in_its_last_minutes_while_its_source_fails_and_after_it_expired() {
-    let at_risk_with = [Mode::Closes, Mode::Hangs, Mode::Garbles, Mode::Refuses(500)];
-    for mode in at_risk_with.into_iter().chain([Mode::Refuses(404), Mode::Refuses(403), Mode::Gives]) {
+async fn the_default_token_is_at_risk_in_its_last_minutes_while_its_source_fails_or_refuses_and_after_it_expired() {
+    let outages = [Mode::Closes, Mode::Hangs, Mode::Garbles, Mode::Refuses(500)];
+    let refusals = [Mode::Refuses(403), Mode::Refuses(404), Mode::Refuses(429)];
+    for mode in outages.into_iter().chain(refusals).chain([Mode::Gives]) {
         let server = Server::new();
         let cache = Cache::new(&server);
         cache.tokens.warm(TokenKey::default_account()).await.expect("a token");
-        let at_risk = || cache.store.default_at_risk().map(|(_, seconds)| seconds);
+        let at_risk = || cache.store.default_at_risk().map(|(why, seconds)| (why.is_outage(), seconds));
         server.set(mode);
-        let is_outage = at_risk_with.contains(&mode);
         for (minutes, left) in [(30, None), (24, None), (2, Some(180..240)), (10, Some(0..1)), (60, Some(0..1))] {
             sleep(MINUTE * minutes).await;
-            let (left, found) = (left.filter(|_| is_outage), at_risk());
+            let (left, found) = (left.filter(|_| mode != Mode::Gives), at_risk());
             assert_eq!(left.is_some(), found.is_some(), "{mode:?}: {found:?}");
             assert!(
-                found.is_none_or(|seconds| left.is_some_and(|left| left.contains(&seconds))),
+                found.is_none_or(|(is_outage, seconds)| left.is_some_and(|left| left.contains(&seconds))
+                    && is_outage == outages.contains(&mode)),
                 "{mode:?}: {found:?}"
             );
+        }
+        if mode != Mode::Gives {
+            assert_eq!(cache.left(), Some(0), "{mode:?}: the alert fires");
         }
         server.set(Mode::Gives);
         sleep(2 * MINUTE).await;
         assert_eq!(at_risk(), None, "{mode:?} is over");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refusal_from_the_start_is_a_risk_only_if_the_machine_has_an_account() {
+    for status in [403, 404] {
+        let server = Server::new();
+        let cache = Cache::new(&server);
+        server.set(Mode::Refuses(status));
+        cache.tokens.warm(TokenKey::default_account()).await.expect_err("no token");
+        let at_risk = || cache.store.default_at_risk().map(|(_, seconds)| seconds);
+        assert_eq!((at_risk(), cache.left()), (None, None), "{status}: a machine may have no account");
+        cache.store.know_default_email("a@b.c");
+        assert_eq!((at_risk(), cache.left()), (Some(0), Some(0)), "{status}");
+        server.set(Mode::Gives);
+        sleep(2 * MINUTE).await;
+        assert_eq!(at_risk(), None, "{status} is over");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_request_for_another_account_is_a_risk_for_the_default_token() {
+    let server = Server::new();
+    let cache = Cache::new(&server);
+    cache.store.know_default_email("a@b.c");
+    cache.tokens.warm(TokenKey::default_account()).await.expect("a token");
+    server.set(Mode::Refuses(404));
+    let invented = "/computeMetadata/v1/instance/service-accounts/invented@b.c/token";
+    for target in [invented, &format!("{TOKEN}?scopes=invented")] {
+        assert_eq!(cache.ask(target).await, Got::Status(404));
+        assert!(cache.store.default_at_risk().is_none() && cache.left().is_some_and(|left| left > 3000), "{target}");
     }
 }
 

@@ -89,7 +89,7 @@ async fn the_proxys_own_token_is_kept_fresh_without_requests() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_gauge_is_0_only_if_a_token_expired_without_a_replacement() {
+async fn the_gauge_is_0_if_a_token_expired_without_a_replacement_and_absent_without_an_account() {
     let server = Server::new();
     let cache = Cache::new(&server);
     assert_eq!(cache.left(), None, "at first");

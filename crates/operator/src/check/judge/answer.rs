@@ -1,0 +1,92 @@
+//! What any answer, or none, says: who sent it, and whether it refuses.
+
+use std::io;
+
+use super::verdict::{Finding, Verdict};
+use crate::check::probe::{Exchange, Response};
+use proxy::reply;
+
+const START: &str = "check that the proxy of this node is running and ready (see its log and /readyz); until then pods get \
+                     neither metadata nor the node's secrets. If it is well, its redirect may have closed pods: \
+                     kubectl exec POD -c redirect -- /gce-metadata-proxy redirect check says why";
+const ALLOW: &str = "somebody drops packets on the way or answers too late. If network policies select this pod, they must allow \
+                     its requests: docs/redirect.md#network-policies says which address. Otherwise check that the proxy of \
+                     this node is running and ready (see its log and /readyz)";
+
+pub(super) fn finding(
+    check: &'static str,
+    exchange: &Exchange,
+    verdict: Verdict,
+    seen: String,
+    advice: Option<&'static str>,
+) -> Finding {
+    let found = Finding::new(check, verdict, &exchange.request, seen);
+    let took = exchange.outcome.is_ok().then_some(exchange.took);
+    Finding { advice: advice.map(str::to_owned), took, ..found }
+}
+
+pub(super) fn refused(answer: &Response) -> (Verdict, String, Option<&'static str>) {
+    let status = answer.status.as_u16();
+    match status {
+        403 if is_ours(answer) => (Verdict::Protected, "403: the proxy conceals it".to_owned(), None),
+        _ if is_refusal(answer) => {
+            (Verdict::Protected, format!("{status}: {} does not have it or refuses it", who(answer)), None)
+        }
+        _ => (Verdict::Trouble, format!("{status} from {}", who(answer)), Some(START)),
+    }
+}
+
+pub(super) fn is_refusal(answer: &Response) -> bool {
+    matches!(answer.status.as_u16(), 401 | 403..=405)
+}
+
+/// Nobody answers. A proxy that is not there is refused by the kernel at once; a network policy says nothing.
+pub(super) fn silence(error: &io::Error) -> (Verdict, String, Option<&'static str>) {
+    let advice = if error.kind() == io::ErrorKind::TimedOut { ALLOW } else { START };
+    (Verdict::Trouble, format!("nobody answers: {error}"), Some(advice))
+}
+
+pub(super) fn is_ours(answer: &Response) -> bool {
+    answer.server.as_ref().is_some_and(|server| reply::SERVER == server.as_str())
+}
+
+/// The first line of the proxy's own refusal, if the proxy answered.
+pub(super) fn sentence(answer: &Response) -> Option<String> {
+    let line = std::str::from_utf8(&answer.body).ok()?.lines().next()?.trim();
+    (is_ours(answer) && !line.is_empty()).then(|| line.trim_end_matches('.').to_owned())
+}
+
+pub(super) fn who(answer: &Response) -> String {
+    match &answer.server {
+        _ if is_ours(answer) => "the proxy".to_owned(),
+        Some(server) => format!("{server:?}"),
+        None => "an unnamed server".to_owned(),
+    }
+}
+
+/// Answers for the tests of these files.
+#[cfg(test)]
+pub(super) mod samples {
+    use std::time::Duration;
+
+    use http::StatusCode;
+
+    use super::*;
+
+    pub(in crate::check::judge) fn exchange(status: u16, server: Option<&str>, body: &'static str) -> Exchange {
+        let status = StatusCode::from_u16(status).expect("a status");
+        let answer = Response { status, server: server.map(ToOwned::to_owned), body: body.into() };
+        Exchange {
+            request: "GET http://169.254.169.254/".to_owned(),
+            outcome: Ok(answer),
+            took: Duration::from_millis(3),
+        }
+    }
+
+    pub(in crate::check::judge) fn failed() -> Exchange {
+        Exchange { outcome: Err(io::ErrorKind::ConnectionRefused.into()), ..exchange(200, None, "") }
+    }
+
+    pub(in crate::check::judge) const OURS: Option<&str> = Some("gce-metadata-proxy");
+    pub(in crate::check::judge) const REAL: Option<&str> = Some("Metadata Server for VM");
+}

@@ -1,0 +1,57 @@
+//! Tasks beside the connections, which keep caches, policy and measures up to date.
+
+use std::sync::Arc;
+
+use tokio::task::JoinSet;
+
+use crate::shared::Shared;
+use crate::warm::WarmStart;
+use proxy::layers::conceal::PolicyMetrics;
+use proxy::layers::leaves::Leaves;
+use proxy::policy::{A_RESTART_FAILS, LivePolicy, Reloaded};
+use proxy::upstream::Upstream;
+
+/// Starts the background tasks, which end when the returned set is dropped.
+pub(super) fn start(shared: &Arc<Shared>) -> JoinSet<()> {
+    let mut tasks = JoinSet::new();
+    match shared.config.upstream {
+        Upstream::Server(_) => {
+            tasks.spawn(WarmStart::new(shared).run(shared.readiness.clone()));
+        }
+        // All values are in memory already.
+        Upstream::None(_) => shared.readiness.warm(),
+    }
+    let concealment = Arc::clone(&shared.concealment);
+    let leaves = Arc::clone(&shared.leaves);
+    tasks.spawn(async move { follow_policy(concealment.policy(), concealment.metrics(), &leaves).await });
+    let connections = Arc::clone(&shared.limits.connections);
+    tasks.spawn(async move { connections.tend().await });
+    if let Some(identity) = shared.identity.clone() {
+        tasks.spawn(identity.tend());
+    }
+    let measured = Arc::clone(shared);
+    tasks.spawn(async move { measured.measures.run().await });
+    tasks
+}
+
+/// Follows the policy file. Logs and counts its changes.
+async fn follow_policy(live: &LivePolicy, metrics: &PolicyMetrics, leaves: &Arc<Leaves>) {
+    metrics.in_force(&live.current());
+    let report = |reloaded: Reloaded<'_>| {
+        metrics.reloaded(&reloaded);
+        match reloaded {
+            Reloaded::Applied(policy) => {
+                let (name, version, hash) = (policy.name(), policy.version(), policy.hash());
+                tracing::info!(name, version, hash, rules = policy.rule_count(), "policy reloaded");
+                // The new policy may show more of the trees. What it conceals is left out of the cached trees, too.
+                let leaves = Arc::clone(leaves);
+                tokio::spawn(async move { leaves.refresh_trees().await });
+            }
+            Reloaded::Rejected { error, in_force } => {
+                let in_force = in_force.name();
+                tracing::error!(%error, in_force, "invalid policy file; keeping the previous policy; {A_RESTART_FAILS}");
+            }
+        }
+    };
+    live.follow(report).await;
+}

@@ -1,0 +1,72 @@
+//! [`StartError`]: why the proxy could not start.
+
+use std::io;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use http_client::secure::CaError;
+use identity::pods::ProcError;
+use proxy::policy::LoadError;
+
+/// Why the proxy could not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// An address cannot be bound.
+    #[error("cannot listen on {addr} ({flag}): {error}; {}", remedy(.error))]
+    Listen {
+        /// The address.
+        addr: SocketAddr,
+        /// The flag that specifies it.
+        flag: &'static str,
+        /// The operating system's error.
+        error: io::Error,
+    },
+    /// There is no address for pods.
+    #[error(
+        "none of --addr can be served here: {}. Give an IPv4 address, or turn on IPv6 in the node's kernel",
+        if .0.is_empty() { "there is none".to_owned() } else { format!("without IPv6, there is no {}", listed(.0)) }
+    )]
+    Nowhere(Vec<SocketAddr>),
+    /// The policy is invalid.
+    #[error(transparent)]
+    Policy(#[from] LoadError),
+    /// Another process serves pods here, and this process could not take over.
+    #[error(
+        "the API server did not list this node's pods within {} s. Another process serves pods on this address and goes on; \
+         this one ends, to be started again",
+        SUCCESSION.as_secs()
+    )]
+    NotAble,
+    /// The node's processes cannot be read.
+    #[error("--host-proc: {0}")]
+    Proc(#[from] ProcError),
+    /// The thread that scans the processes cannot be started.
+    #[error("cannot start the thread that looks at the node's processes: {0}; allow the container more processes")]
+    Thread(io::Error),
+    /// The certificate authorities for Google's servers cannot be read.
+    #[error("--google-ca: {0}")]
+    GoogleCa(#[from] CaError),
+}
+
+/// Maximum time for a process to learn the node's pods while another process serves them.
+///
+/// With host networking both use the same port for operators, and the kernel lets either process answer a probe. So if this
+/// process stayed, its pod could seem ready because of the other process's answers, and the other process would then be
+/// stopped. And the other pod would seem unready after three 503 answers of this process in a row. Three probes take 10 s:
+/// this process ends before that.
+pub(super) const SUCCESSION: Duration = Duration::from_secs(8);
+
+fn listed(addrs: &[SocketAddr]) -> String {
+    addrs.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+}
+
+fn remedy(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::AddrInUse => "stop the process that uses it, or choose another address",
+        io::ErrorKind::PermissionDenied => {
+            "a port below 1024 requires root or CAP_NET_BIND_SERVICE; grant it, or choose a higher port"
+        }
+        io::ErrorKind::AddrNotAvailable => "choose an address of this machine",
+        _ => "choose another address",
+    }
+}
