@@ -273,12 +273,15 @@ impl Clients {
         if status == StatusCode::UNAUTHORIZED {
             self.refused();
         }
+        let demanded = retry_after(&head.headers);
         // Reading the message may be slow.
         let refusal = timeout(RESPONSE_TIMEOUT, events::read_refusal(status, body, hint)).await;
         Err(match refusal.unwrap_or(RequestError::Silent(RESPONSE_TIMEOUT)) {
             RequestError::Refused { status: StatusCode::TOO_MANY_REQUESTS, message, .. } => {
-                let retry_after = retry_after(&head.headers).unwrap_or(DEFAULT_RETRY_AFTER);
-                RequestError::Throttled { message, retry_after }
+                RequestError::Throttled { message, retry_after: demanded.unwrap_or(DEFAULT_RETRY_AFTER) }
+            }
+            RequestError::Refused { status, message, hint, .. } => {
+                RequestError::Refused { status, message, hint, retry_after: demanded }
             }
             error => error,
         })
