@@ -258,7 +258,10 @@ impl Clients {
         request.headers_mut().entry(ACCEPT).or_insert(JSON);
         match timeout(RESPONSE_TIMEOUT, client.send(request)).await {
             Err(_) => Err(RequestError::Silent(RESPONSE_TIMEOUT)),
-            Ok(Err(error)) => Err(error::not_sent(self.server(), error)),
+            Ok(Err(error)) => {
+                self.doubted();
+                Err(error::not_sent(self.server(), error))
+            }
             Ok(Ok(response)) => Ok(response),
         }
     }
