@@ -7,6 +7,7 @@
 
 #![forbid(unsafe_code)]
 
+mod dial;
 pub mod reach;
 pub mod renewed;
 pub mod secure;

@@ -16,6 +16,7 @@ use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 use tower::{BoxError, Service};
 
+use super::dial::{host, port};
 use super::secure::{CaError, ThroughProxy, tls};
 
 /// Maximum time of each step.
@@ -131,14 +132,6 @@ fn certificate_error(error: &io::Error) -> Option<&CertificateError> {
         rustls::Error::InvalidCertificate(error) => Some(error),
         _ => None,
     }
-}
-
-fn host(url: &Uri) -> &str {
-    url.host().unwrap_or_default().trim_start_matches('[').trim_end_matches(']')
-}
-
-fn port(url: &Uri) -> u16 {
-    url.port_u16().unwrap_or(if url.scheme() == Some(&Scheme::HTTPS) { 443 } else { 80 })
 }
 
 /// Host and port.
