@@ -43,8 +43,8 @@ impl Service<Uri> for Dial {
 
     fn call(&mut self, url: Uri) -> Self::Future {
         Box::pin(async move {
-            let addresses = lookup_host((host(&url), port(&url))).await?.collect();
-            let stream = first(in_turn(addresses), TcpStream::connect).await?;
+            let addresses: Vec<_> = lookup_host((host(&url), port(&url))).await?.collect();
+            let stream = first(in_turn(&addresses), TcpStream::connect).await?;
             stream.set_nodelay(true)?;
             Ok(TokioIo::new(stream))
         })
@@ -62,7 +62,7 @@ pub(super) fn port(url: &Uri) -> u16 {
 }
 
 /// The resolver's order, but IPv6 and IPv4 in turn: one of them may lead nowhere.
-fn in_turn(addresses: Vec<SocketAddr>) -> Vec<SocketAddr> {
+fn in_turn(addresses: &[SocketAddr]) -> Vec<SocketAddr> {
     let is_first = |address: &SocketAddr| addresses.first().is_some_and(|first| first.is_ipv6() == address.is_ipv6());
     let (one, other): (Vec<_>, Vec<_>) = addresses.iter().partition(|address| is_first(address));
     let most = one.len().max(other.len());
@@ -178,7 +178,7 @@ mod tests {
     fn ipv6_and_ipv4_take_turns() {
         let order = |hosts: &[&str]| {
             let addresses = hosts.iter().map(|host| SocketAddr::new(host.parse().expect("an address"), 1));
-            in_turn(addresses.collect()).iter().map(|address| address.ip().to_string()).collect::<Vec<_>>()
+            in_turn(&addresses.collect::<Vec<_>>()).iter().map(|address| address.ip().to_string()).collect::<Vec<_>>()
         };
         assert_eq!(order(&["::1", "::2", "::3", "1.1.1.1", "1.1.1.2"]), ["::1", "1.1.1.1", "::2", "1.1.1.2", "::3"]);
         assert_eq!(order(&["1.1.1.1", "::1"]), ["1.1.1.1", "::1"]);
