@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 pub mod certificate;
+mod dial;
 pub mod reach;
 pub mod renewed;
 pub mod secure;

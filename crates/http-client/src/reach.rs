@@ -16,6 +16,7 @@ use tokio_rustls::TlsConnector;
 use tower::{BoxError, Service};
 
 use super::certificate::BadCertificate;
+use super::dial::{host, port};
 use super::secure::{CaError, ThroughProxy, tls};
 
 /// Maximum time of each step.
@@ -121,14 +122,6 @@ fn into_io(error: BoxError) -> io::Error {
 fn root_cause(error: &(dyn Error + Send + Sync + 'static)) -> BoxError {
     let innermost = std::iter::successors(error.source(), |error| (*error).source()).last();
     innermost.map_or_else(|| error.to_string(), ToString::to_string).into()
-}
-
-fn host(url: &Uri) -> &str {
-    url.host().unwrap_or_default().trim_start_matches('[').trim_end_matches(']')
-}
-
-fn port(url: &Uri) -> u16 {
-    url.port_u16().unwrap_or(if url.scheme() == Some(&Scheme::HTTPS) { 443 } else { 80 })
 }
 
 /// Host and port.

@@ -6,12 +6,10 @@ use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Duration;
 
 use http::Uri;
 use http::uri::Scheme;
 use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
-use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::client::legacy::connect::proxy::Tunnel;
 use hyper_util::client::proxy::matcher::{Intercept, Matcher};
 use hyper_util::rt::TokioIo;
@@ -22,8 +20,7 @@ use rustls::{ClientConfig, RootCertStore};
 use tokio::net::TcpStream;
 use tower::{BoxError, Service};
 
-/// Maximum time to connect, without TLS.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
+use super::dial::Dial;
 
 /// Connects by TLS to `https` URLs, and by TCP to others.
 pub type SecureConnector = HttpsConnector<ThroughProxy>;
@@ -90,7 +87,6 @@ fn parse_roots(file: &Path, text: &[u8]) -> Result<RootCertStore, CaError> {
 /// Connects by TCP, through a proxy where the environment names one.
 #[derive(Clone)]
 pub struct ThroughProxy {
-    tcp: HttpConnector,
     matcher: Arc<Matcher>,
 }
 
@@ -108,11 +104,7 @@ impl ThroughProxy {
     }
 
     fn new(matcher: Matcher) -> Self {
-        let mut tcp = HttpConnector::new();
-        tcp.enforce_http(false);
-        tcp.set_nodelay(true);
-        tcp.set_connect_timeout(Some(CONNECT_TIMEOUT));
-        Self { tcp, matcher: Arc::new(matcher) }
+        Self { matcher: Arc::new(matcher) }
     }
 
     /// The proxy for a URL. Plain HTTP is only for servers on this machine, to which there is none.
@@ -128,18 +120,18 @@ impl Service<Uri> for ThroughProxy {
     type Future = Pin<Box<dyn Future<Output = Result<Self::Response, BoxError>> + Send>>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
-        self.tcp.poll_ready(cx).map_err(Into::into)
+        Dial.poll_ready(cx).map_err(Into::into)
     }
 
     fn call(&mut self, destination: Uri) -> Self::Future {
         let Some(proxy) = self.proxy(&destination) else {
-            let connecting = self.tcp.call(destination);
+            let connecting = Dial.call(destination);
             return Box::pin(async move { connecting.await.map_err(Into::into) });
         };
         if proxy.uri().scheme() != Some(&Scheme::HTTP) {
             return Box::pin(async { Err("only proxies with http:// URLs are supported (HTTPS_PROXY)".into()) });
         }
-        let mut tunnel = Tunnel::new(proxy.uri().clone(), self.tcp.clone());
+        let mut tunnel = Tunnel::new(proxy.uri().clone(), Dial);
         if let Some(credentials) = proxy.basic_auth() {
             tunnel = tunnel.with_auth(credentials.clone());
         }

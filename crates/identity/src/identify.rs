@@ -75,9 +75,18 @@ impl<B: From<Body> + 'static> Decide<B> for Identify {
 }
 
 /// Whether the response does not depend on the client. Libraries remember for the life of the process that they got none, so they
-/// must not wait until a pod is known: they ping, and Go's asks for the universe within a second.
+/// must not wait until a pod is known: they ping, Node's then lists the machine's directory, and Go's asks for the universe within a
+/// second. A tree does depend: it has the pod's own accounts. A listing has only the name of their directory.
 fn is_the_same_for_all(request: &Request) -> bool {
-    Discovery.answers_from_memory(request) || request.path.common() == Some(CommonPath::UniverseDomain)
+    let is_listing = || request.query.is_empty() && request.bound_to.is_none();
+    Discovery.answers_from_memory(request)
+        || match request.path.common() {
+            Some(CommonPath::UniverseDomain) => true,
+            Some(CommonPath::Version | CommonPath::Instance | CommonPath::Attributes | CommonPath::Project) => {
+                is_listing()
+            }
+            _ => false,
+        }
 }
 
 /// Decides about a request whose sender is known.

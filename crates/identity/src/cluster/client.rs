@@ -19,6 +19,10 @@ use super::{Acting, Credential, NODE_PREFIX, NodeName, Settings};
 /// expires, and is read only when a client is made.
 const MAX_AGE: Duration = Duration::from_secs(5 * 60);
 
+/// Maximum age once the API server could not be reached: its address may have changed, or its authority. A client is only made for
+/// a request, and the watch pauses for seconds between its attempts.
+const MAX_DOUBTED_AGE: Duration = Duration::from_secs(1);
+
 /// Maximum time to connect, without TLS.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -63,14 +67,19 @@ struct Current {
     client: Client,
     /// The API server's URL.
     server: String,
+    /// When the files were read.
+    read: Instant,
     /// `None` for a client that is never renewed.
     renew_at: Option<Instant>,
     is_refused: bool,
+    /// The reason why the files cannot be used now.
+    error: Option<String>,
 }
 
 impl Current {
     fn new(server: String, client: Client) -> Self {
-        Self { client, server, renew_at: Some(Instant::now() + MAX_AGE), is_refused: false }
+        let read = Instant::now();
+        Self { client, server, read, renew_at: Some(read + MAX_AGE), is_refused: false, error: None }
     }
 
     /// The client, unless it is due for renewal.
@@ -148,8 +157,13 @@ impl Clients {
             Ok(renewed) => *current = renewed,
             Err(error) if current.is_refused => return Err(error),
             Err(error) => {
-                tracing::warn!("{error}; keeping the previous credential");
-                current.renew_at = Some(Instant::now() + MAX_AGE);
+                let error = error.to_string();
+                if current.error.as_ref() != Some(&error) {
+                    tracing::warn!("{error}; keeping the previous credential");
+                }
+                current.read = Instant::now();
+                current.renew_at = Some(current.read + MAX_AGE);
+                current.error = Some(error);
             }
         }
         Ok(current.client.clone())
@@ -162,6 +176,14 @@ impl Clients {
             current.renew_at = Some(Instant::now());
             current.is_refused = true;
         }
+    }
+
+    /// Records that the API server could not be reached: the next client is made from the current contents of the files, unless
+    /// they were just read.
+    pub(super) fn doubted(&self) {
+        let mut current = self.current.lock();
+        let soon = current.read + MAX_DOUBTED_AGE;
+        current.renew_at = current.renew_at.map(|renew_at| renew_at.min(soon));
     }
 }
 
@@ -316,6 +338,31 @@ mod tests {
         assert_eq!(made(&clients).await, (1, Duration::from_secs(1)));
         assert_eq!(clients.server(), "https://k");
         assert_eq!(made(&clients).await, (0, Duration::ZERO), "it is good for minutes");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_server_that_cannot_be_reached_is_looked_up_once_a_second() {
+        let clients = clients();
+        assert_eq!(made(&clients).await.0, 1);
+        for _ in 0..2 {
+            clients.doubted();
+            assert_eq!(made(&clients).await.0, 0, "it was just read");
+            tokio::time::advance(MAX_DOUBTED_AGE).await;
+            assert_eq!(made(&clients).await.0, 1);
+        }
+        tokio::time::advance(MAX_AGE / 2).await;
+        assert_eq!(made(&clients).await.0, 0, "nobody doubts it");
+        clients.doubted();
+        let unreadable = || {
+            Err(ClusterError::NoAccount(kube::config::InClusterError::ParseClusterUrl(
+                "x:y:z".parse::<http::Uri>().expect_err("no URL"),
+            )))
+        };
+        clients.renewed(unreadable()).expect("the client before");
+        clients.doubted();
+        assert_eq!(made(&clients).await.0, 0, "it was just tried");
+        tokio::time::advance(MAX_DOUBTED_AGE).await;
+        assert_eq!(made(&clients).await.0, 1);
     }
 
     #[tokio::test(start_paused = true)]

@@ -8,6 +8,7 @@ use http::StatusCode;
 use kube::client::AuthError;
 use kube::config::{InClusterError, KubeconfigError};
 
+use base::backoff::Jitter;
 pub use http_client::certificate::BadCertificate;
 
 /// The settings or files that describe the API server and the credential are unusable.
@@ -71,6 +72,8 @@ pub enum RequestError {
         message: String,
         /// Advice for the operator, or empty.
         hint: &'static str,
+        /// The time that it demands until the next request.
+        retry_after: Option<Duration>,
     },
     /// Too many requests. None should be sent before this time has passed.
     #[error("the API server answered 429 Too Many Requests: {message}")]
@@ -106,7 +109,30 @@ pub enum Failure {
     Invalid,
 }
 
+/// Maximum demand of an API server that is followed.
+const MAX_DEMANDED: Duration = Duration::from_secs(60);
+
+/// The nodes that an overloaded API server has refused do not come back all at once.
+const LATER: Jitter = Jitter(1.0, 1.5);
+
 impl RequestError {
+    /// Minimum time until the next request: what the API server demands, up to a minute, and a little longer. Zero if it demands
+    /// nothing. `random` is between 0 and 1.
+    pub fn demanded(&self, random: f64) -> Duration {
+        let demanded = match self {
+            Self::Throttled { retry_after, .. } => *retry_after,
+            Self::Refused { retry_after, .. } => retry_after.unwrap_or_default(),
+            Self::Cluster(_)
+            | Self::Unreachable(_)
+            | Self::Certificate { .. }
+            | Self::Lost(_)
+            | Self::Silent(_)
+            | Self::Expired(_)
+            | Self::Invalid(_) => Duration::ZERO,
+        };
+        LATER.of(demanded.min(MAX_DEMANDED), random)
+    }
+
     /// The kind of this error.
     pub fn failure(&self) -> Failure {
         match self {

@@ -215,7 +215,10 @@ pub(super) async fn read_refusal(status: StatusCode, body: Body, hint: Hint) -> 
 fn refused(refusal: &Refusal, hint: Hint) -> RequestError {
     match StatusCode::from_u16(refusal.code) {
         Ok(StatusCode::GONE) => RequestError::Expired(refusal.message.clone()),
-        Ok(status) => RequestError::Refused { status, message: refusal.message.clone(), hint: hint.of(status) },
+        Ok(status) => {
+            let (message, hint) = (refusal.message.clone(), hint.of(status));
+            RequestError::Refused { status, message, hint, retry_after: None }
+        }
         Err(_) => RequestError::Invalid(format!("an error without a status: {}", refusal.message)),
     }
 }

@@ -96,8 +96,13 @@ impl Asked {
 
     /// Answers with 429 and this `Retry-After`.
     pub fn throttle(self, retry_after: &str) {
-        let running = self.run_with(Response::builder().status(429).header("retry-after", retry_after));
-        running.bytes(json!({"kind": "Status", "code": 429, "message": "slow down"}).to_string());
+        self.put_off(429, retry_after);
+    }
+
+    /// Answers with this status and `Retry-After`.
+    pub fn put_off(self, code: u16, retry_after: &str) {
+        let running = self.run_with(Response::builder().status(code).header("retry-after", retry_after));
+        running.bytes(json!({"kind": "Status", "code": code, "message": "slow down"}).to_string());
     }
 
     /// Answers with a whole body.

@@ -258,7 +258,10 @@ impl Clients {
         request.headers_mut().entry(ACCEPT).or_insert(JSON);
         match timeout(RESPONSE_TIMEOUT, client.send(request)).await {
             Err(_) => Err(RequestError::Silent(RESPONSE_TIMEOUT)),
-            Ok(Err(error)) => Err(error::not_sent(self.server(), error)),
+            Ok(Err(error)) => {
+                self.doubted();
+                Err(error::not_sent(self.server(), error))
+            }
             Ok(Ok(response)) => Ok(response),
         }
     }
@@ -273,12 +276,15 @@ impl Clients {
         if status == StatusCode::UNAUTHORIZED {
             self.refused();
         }
+        let demanded = retry_after(&head.headers);
         // Reading the message may be slow.
         let refusal = timeout(RESPONSE_TIMEOUT, events::read_refusal(status, body, hint)).await;
         Err(match refusal.unwrap_or(RequestError::Silent(RESPONSE_TIMEOUT)) {
             RequestError::Refused { status: StatusCode::TOO_MANY_REQUESTS, message, .. } => {
-                let retry_after = retry_after(&head.headers).unwrap_or(DEFAULT_RETRY_AFTER);
-                RequestError::Throttled { message, retry_after }
+                RequestError::Throttled { message, retry_after: demanded.unwrap_or(DEFAULT_RETRY_AFTER) }
+            }
+            RequestError::Refused { status, message, hint, .. } => {
+                RequestError::Refused { status, message, hint, retry_after: demanded }
             }
             error => error,
         })

@@ -249,8 +249,13 @@ impl Drop for File {
 
 /// Lets the client become old.
 async fn age() {
+    advance(Duration::from_secs(5 * 60)).await;
+}
+
+/// Lets this time pass.
+async fn advance(by: Duration) {
     tokio::time::pause();
-    tokio::time::advance(Duration::from_secs(5 * 60)).await;
+    tokio::time::advance(by).await;
     tokio::time::resume();
 }
 
@@ -288,6 +293,36 @@ async fn a_refused_credential_is_read_again_at_once() {
     assert!(heads.recv().await.expect("a request").contains("bearer two\r\n"));
     std::fs::write(&file.0, "not a kubeconfig").expect("written");
     assert_eq!(cluster.list().await.expect_err("unreadable").failure(), Failure::Cluster);
+}
+
+#[tokio::test]
+async fn a_server_that_cannot_be_reached_is_looked_up_again_within_a_second() {
+    let (port, mut heads) = server(200).await;
+    let right = kubeconfig(port, &json!({"token": "one"}));
+    let closing = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let closing_port = closing.local_addr().expect("an address").port();
+    tokio::spawn(async move { while closing.accept().await.is_ok() {} });
+    // Nobody listens, or TLS fails, as with another authority.
+    let without_tls = kubeconfig(closing_port, &json!({"token": "one"}));
+    for wrong in [kubeconfig(1, &json!({"token": "one"})), without_tls.replace("http:", "https:")] {
+        let file = File::new("moved", &wrong);
+        let cluster = Cluster::connect(&settings(&file.0)).await.expect("a credential");
+        assert_eq!(cluster.list().await.expect_err("nobody there").failure(), Failure::Connection);
+        std::fs::write(&file.0, "not a kubeconfig").expect("written");
+        advance(Duration::from_secs(1)).await;
+        assert_eq!(cluster.list().await.expect_err("as before").failure(), Failure::Connection);
+
+        std::fs::write(&file.0, &right).expect("written");
+        advance(Duration::from_secs(1)).await;
+        cluster.list().await.expect("a list");
+        heads.recv().await.expect("a request");
+
+        // It works, so there is time.
+        std::fs::write(&file.0, &wrong).expect("written");
+        advance(Duration::from_secs(2)).await;
+        cluster.list().await.expect("a list");
+        heads.recv().await.expect("a request");
+    }
 }
 
 #[tokio::test]

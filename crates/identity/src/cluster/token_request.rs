@@ -91,7 +91,7 @@ impl TokenRequest<'_> {
 
     /// Distinguishes a pod that is gone from a missing right. The texts are those of Kubernetes 1.36.
     pub(super) fn refused(&self, error: RequestError) -> TokenRequestError {
-        let RequestError::Refused { status, message, hint } = error else { return error.into() };
+        let RequestError::Refused { status, message, hint, retry_after } = error else { return error.into() };
         let says = |text: &str| message.contains(text);
         let is_gone = match status {
             StatusCode::CONFLICT => true,
@@ -108,9 +108,9 @@ impl TokenRequest<'_> {
             return TokenRequestError::SponsorGone { pod: self.pod.to_owned(), message };
         }
         if status == StatusCode::FORBIDDEN && says("audience") {
-            return TokenRequestError::Audience(RequestError::Refused { status, message, hint: AUDIENCE });
+            return TokenRequestError::Audience(RequestError::Refused { status, message, hint: AUDIENCE, retry_after });
         }
-        RequestError::Refused { status, message, hint }.into()
+        RequestError::Refused { status, message, hint, retry_after }.into()
     }
 }
 

@@ -13,10 +13,11 @@ fn pod() -> Arc<CallingPod> {
     Arc::new(CallingPod { namespace, service_account, name, uid: "u".to_owned(), evidence: "kernel" })
 }
 
-fn request(path: &str, principal: Principal) -> Box<Request> {
-    let path = MetadataPath::parse(&path.parse().expect("a target")).expect("a path");
+fn request(target: &str, principal: Principal) -> Box<Request> {
+    let target: http::uri::PathAndQuery = target.parse().expect("a target");
+    let (path, query) = (MetadataPath::parse(&target).expect("a path"), Query::parse(target.query()).expect("a query"));
     let pod = (principal != Principal::Node).then(pod);
-    Box::new(Request { principal, pod, ..Request::get(path, Query::default()) })
+    Box::new(Request { principal, pod, ..Request::get(path, query) })
 }
 
 /// The outcome of a request; `None` if it is passed on.
@@ -127,10 +128,28 @@ async fn other_values_are_passed_on() {
 
 #[tokio::test]
 async fn what_is_the_same_for_all_pods_does_not_wait_until_one_is_known() {
-    for path in ["/", "/computeMetadata/v1/instance", "/computeMetadata/v1/universe/universe-domain"] {
+    for path in [
+        "/",
+        "/computeMetadata/v1/instance",
+        "/computeMetadata/v1/",
+        "/computeMetadata/v1/instance/",
+        "/computeMetadata/v1/instance/attributes/",
+        "/computeMetadata/v1/project/",
+        "/computeMetadata/v1/universe/universe-domain",
+    ] {
         assert!(outcome(path, Principal::Unknown).await.is_none(), "{path}");
     }
-    for path in ["/computeMetadata/v1/instance/zone", "/computeMetadata/v1/instance/service-accounts/default/token"] {
+    for path in [
+        "/computeMetadata/v1/instance/?recursive=true",
+        "/computeMetadata/v1/project/?recursive=true",
+        "/computeMetadata/v1/instance/?alt=json",
+        "/computeMetadata/v1/instance/?wait_for_change=true",
+        "/computeMetadata/v1/instance/service-accounts/",
+        "/computeMetadata/v1/instance/service-accounts/default/",
+        "/computeMetadata/v1/instance/disks/",
+        "/computeMetadata/v1/instance/zone",
+        "/computeMetadata/v1/instance/service-accounts/default/token",
+    ] {
         let refused = outcome(path, Principal::Unknown).await;
         assert!(matches!(refused, Some(Err(Error::Unidentified(_)))), "{path}: {refused:?}");
     }

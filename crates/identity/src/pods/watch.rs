@@ -19,10 +19,6 @@ const LIST_TIMEOUT: Duration = Duration::from_secs(60);
 /// the watch resumes, so the maximum is short; the jitter keeps the nodes of a cluster apart.
 const BACK_OFF: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(5)).with(Jitter(0.5, 1.0));
 
-/// The nodes that an overloaded API server has refused come back after the time that it demands, and not all at once.
-const LATER: Jitter = Jitter(1.0, 1.5);
-const MAX_DEMANDED: Duration = Duration::from_secs(60);
-
 /// Maximum pause while a pod that the API server has not reported sends requests, and no server answers. So such a pod is
 /// known within a second after the API server is back. Few nodes of a cluster have one: while the API server is unreachable,
 /// no pod is scheduled. If each of 15,000 had one, they would try to connect 20,000 times a second, 1.3 times each, and each
@@ -56,22 +52,19 @@ pub async fn follow(cluster: Cluster, pods: Arc<Pods>, on: impl Fn(WatchEvent<'_
     loop {
         let ended = watch.run().await;
         watch.failures = watch.failures.saturating_add(1);
-        let is_away = ended.as_ref().is_err_and(|error| is_away(error.failure()));
-        let demanded = match &ended {
-            Err(RequestError::Throttled { retry_after, .. }) => *retry_after,
-            _ => Duration::ZERO,
-        };
-        if let Err(error) = ended {
-            watch.failed(&error);
+        if let Err(error) = &ended {
+            watch.failed(error);
         }
-        rest(&watch.pods, watch.failures, is_away, demanded).await;
+        rest(&watch.pods, watch.failures, ended.err()).await;
     }
 }
 
 /// Waits until the next attempt, and at least as long as the server demands.
-async fn rest(pods: &Pods, failures: u32, is_away: bool, demanded: Duration) {
+async fn rest(pods: &Pods, failures: u32, error: Option<RequestError>) {
     let random = fastrand::f64();
-    let longest = BACK_OFF.wait(failures, random).max(LATER.of(demanded.min(MAX_DEMANDED), random));
+    let (is_away, demanded) =
+        error.map_or((false, Duration::ZERO), |error| (is_away(error.failure()), error.demanded(random)));
+    let longest = BACK_OFF.wait(failures, random).max(demanded);
     let shortest = if is_away { BACK_OFF.up_to(MAX_PAUSE_IF_MISSED).wait(failures, random) } else { longest };
     sleep(shortest).await;
     let _ = timeout(longest.saturating_sub(shortest), pods.is_missed()).await;

@@ -50,6 +50,8 @@ pub(super) struct State {
     failures: u32,
     /// Earliest time of the next read. It takes place then if the account was requested.
     pub(super) due: BootTime,
+    /// Whether that is what the API server demands, so that nothing else brings it forward.
+    is_put_off: bool,
     pub(super) reading: Reading,
 }
 
@@ -83,8 +85,15 @@ impl State {
 
 impl Account {
     pub(super) fn new(namespace: Arc<str>, name: Arc<str>, number: WorkloadId, now: BootTime) -> Self {
-        let state =
-            State { number, known: Known::Nothing, failure: None, failures: 0, due: now, reading: Reading::Wanted };
+        let state = State {
+            number,
+            known: Known::Nothing,
+            failure: None,
+            failures: 0,
+            due: now,
+            is_put_off: false,
+            reading: Reading::Wanted,
+        };
         Self {
             namespace,
             name,
@@ -138,11 +147,12 @@ impl Account {
         is_due && self.want()
     }
 
-    /// Requests a read if all reads so far have failed.
-    pub(super) fn want_if_unread(&self) -> bool {
+    /// Requests a read if all reads so far have failed, unless the API server demands that it waits.
+    pub(super) fn want_if_unread(&self, now: BootTime) -> bool {
         let is_unread = {
             let state = self.state.borrow();
-            matches!(state.known, Known::Nothing) && state.failure.is_some()
+            let is_put_off = state.is_put_off && now < state.due;
+            matches!(state.known, Known::Nothing) && state.failure.is_some() && !is_put_off
         };
         is_unread && self.want()
     }
@@ -172,7 +182,8 @@ impl Account {
         // It may be created again at any moment.
         let until = if is_deleted { MAX_PAUSE } else { MAX_AGE };
         let due = now + until;
-        self.state.send_replace(State { number, known, failure: None, failures: 0, due, reading: Reading::Idle });
+        let state = State { number, known, failure: None, failures: 0, due, is_put_off: false, reading: Reading::Idle };
+        self.state.send_replace(state);
         self.number.store(number.0, Ordering::Release);
     }
 
@@ -183,19 +194,20 @@ impl Account {
             if is_unknown {
                 state.known = Known::Workload(Arc::new(workload.clone()));
                 // The read stays wanted: the other process may have read it long ago.
-                (state.failure, state.failures, state.due) = (None, 0, due);
+                (state.failure, state.failures, state.due, state.is_put_off) = (None, 0, due, false);
             }
             is_unknown
         })
     }
 
-    /// Records a failed read. The known state stays in effect. Returns the number of failures since it was last read.
-    /// `jitter` is between 0 and 1.
-    pub(super) fn failed(&self, why: &str, now: BootTime, jitter: f64) -> u32 {
+    /// Records a failed read, after which the API server demands this time. The known state stays in effect. Returns the number of
+    /// failures since it was last read. `jitter` is between 0 and 1.
+    pub(super) fn failed(&self, why: &str, demanded: Duration, now: BootTime, jitter: f64) -> u32 {
         self.state.send_modify(|state| {
             state.failures = state.failures.saturating_add(1);
             state.failure = Some(why.into());
-            state.due = now + BACK_OFF.wait(state.failures, jitter);
+            state.due = now + BACK_OFF.wait(state.failures, jitter).max(demanded);
+            state.is_put_off = !demanded.is_zero();
             state.reading = Reading::Idle;
         });
         self.state.borrow().failures

@@ -30,7 +30,7 @@ pub use link::{GoogleAccount, Link, Malformed, QuotaProject};
 pub use names::Names;
 pub use reader::follow;
 
-use crate::cluster::Annotations;
+use crate::cluster::{Annotations, RequestError};
 use crate::pods::{AccountKey, Pod};
 use base::clock::{BootTime, sleep_until};
 use protocol::metadata::{ServiceAccount, WorkloadId};
@@ -280,7 +280,8 @@ impl Workloads {
 
     /// Requests reads of the accounts that could never be read, because the API server answers again.
     pub fn retry(&self) {
-        let unread = self.inner.lock().accounts.values().filter(|account| account.want_if_unread()).count();
+        let now = BootTime::now();
+        let unread = self.inner.lock().accounts.values().filter(|account| account.want_if_unread(now)).count();
         if unread > 0 {
             self.wanted.notify_one();
         }
@@ -352,8 +353,9 @@ impl Workloads {
 
     /// Records that an account could not be read. Its known state stays in effect. Returns the number of failures since
     /// it was last read.
-    pub fn unread(account: &Account, why: &str) -> u32 {
-        account.failed(why, BootTime::now(), fastrand::f64())
+    pub fn unread(account: &Account, error: &RequestError) -> u32 {
+        let random = fastrand::f64();
+        account.failed(&error.to_string(), error.demanded(random), BootTime::now(), random)
     }
 
     /// Records the state of an account. If it has changed, it gets another number, and the caller of `retain` forgets

@@ -42,7 +42,7 @@ async fn read(cluster: &Cluster, workloads: &Workloads, account: &Arc<Account>) 
 /// Logs a failed read. The first failure may pass by itself: the API server learns a moment later than this node that a
 /// pod was scheduled.
 fn failed(account: &Account, error: &RequestError) {
-    let failures = Workloads::unread(account, &error.to_string());
+    let failures = Workloads::unread(account, error);
     if failures == 2 {
         tracing::warn!(%account, "cannot read a service account: {error}. What was read before stays in use; retrying");
     } else {

@@ -2,9 +2,11 @@
 
 use std::sync::LazyLock;
 
+use http::StatusCode;
 use tokio::time::{sleep, timeout};
 
 use super::*;
+use crate::cluster::fake::Fake;
 use crate::tests::pod;
 use protocol::metadata::Principal;
 
@@ -25,6 +27,11 @@ async fn wanted(workloads: &Workloads) -> Arc<Account> {
     let mut wanted = timeout(Duration::from_secs(60), workloads.wanted()).await.expect("one");
     assert_eq!(wanted.len(), 1);
     wanted.remove(0)
+}
+
+/// Records that an account could not be read.
+fn unread(account: &Account, why: &str) {
+    Workloads::unread(account, &RequestError::Unreachable(why.to_owned()));
 }
 
 fn is_any_wanted(workloads: &Workloads) -> bool {
@@ -124,7 +131,7 @@ async fn a_request_waits_until_its_account_was_read_through_a_failure() {
         let workloads = Arc::clone(&workloads);
         async move { workloads.link(number).await }
     });
-    Workloads::unread(&*wanted(&workloads).await, "the API server is away");
+    unread(&*wanted(&workloads).await, "the API server is away");
     let began = Instant::now();
     let again = wanted(&workloads).await;
     assert!(began.elapsed() <= Duration::from_millis(250), "{:?}", began.elapsed());
@@ -135,22 +142,57 @@ async fn a_request_waits_until_its_account_was_read_through_a_failure() {
 #[tokio::test(start_paused = true)]
 async fn an_account_that_could_never_be_read_is_read_once_the_api_server_is_back() {
     let workloads = Workloads::default();
-    let (_, unread) = account(&workloads, 1, "a", "app");
+    let (_, number) = account(&workloads, 1, "a", "app");
     for _ in 0..8 {
         let reading = wanted(&workloads).await;
-        Workloads::unread(&reading, "the API server is away");
+        unread(&reading, "the API server is away");
         tokio::time::advance(Duration::from_secs(10)).await;
         workloads.tend(BootTime::now());
     }
-    Workloads::unread(&*wanted(&workloads).await, "the API server is away");
+    unread(&*wanted(&workloads).await, "the API server is away");
     let began = Instant::now();
     workloads.retry();
     let reading = wanted(&workloads).await;
     workloads.found(&reading, "u1", &LINKED);
     assert_eq!(began.elapsed(), Duration::ZERO, "not after the pause");
-    assert!(workloads.link(unread).await.is_ok());
+    assert!(workloads.link(number).await.is_ok());
     workloads.retry();
     assert!(!is_any_wanted(&workloads), "one that is known has time");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_account_is_read_again_when_the_api_server_wants_it_and_no_sooner() {
+    for (demanded, (least, most)) in [(7, (7, 11)), (9_999, (60, 91))] {
+        for status in [StatusCode::TOO_MANY_REQUESTS, StatusCode::SERVICE_UNAVAILABLE] {
+            let (mut fake, cluster) = Fake::new("node-1");
+            let workloads = Arc::new(Workloads::default());
+            let (_, number) = account(&workloads, 1, "a", "app");
+            let reading = tokio::spawn(follow(cluster, Arc::clone(&workloads)));
+            fake.asked().await.put_off(status.as_u16(), &demanded.to_string());
+            sleep(Duration::from_millis(1)).await;
+            let began = Instant::now();
+            // Neither a request, nor a renewal, nor a watch that answers again brings it forward.
+            let pressing = async {
+                loop {
+                    let asked = Instant::now();
+                    assert!(workloads.link(number).await.is_err());
+                    assert!(asked.elapsed() < LINK_TIMEOUT, "it is in vain to wait");
+                    workloads.recheck(number);
+                    workloads.retry();
+                    workloads.tend(BootTime::now());
+                    sleep(Duration::from_millis(100)).await;
+                }
+            };
+            let again = tokio::select! {
+                again = timeout(Duration::from_secs(100), fake.asked()) => again.expect("it is read again"),
+                never = pressing => never,
+            };
+            let pause = began.elapsed();
+            assert!((least * 1_000 - 5..=most * 1_000).contains(&pause.as_millis()), "{status}: {demanded}: {pause:?}");
+            drop(again);
+            reading.abort();
+        }
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -166,12 +208,12 @@ async fn a_request_does_not_wait_for_longer_than_its_deadline() {
     );
     for _ in 0..8 {
         let reading = wanted(&workloads).await;
-        Workloads::unread(&reading, "a right is missing");
+        unread(&reading, "a right is missing");
         sleep(Duration::from_secs(10)).await;
         workloads.tend(BootTime::now());
     }
     let reading = wanted(&workloads).await;
-    Workloads::unread(&reading, "a right is missing");
+    unread(&reading, "a right is missing");
     let began = Instant::now();
     let error = workloads.link(number).await.expect_err("it is not read again for seconds");
     assert_eq!(began.elapsed(), Duration::ZERO);
@@ -213,7 +255,7 @@ async fn what_is_known_goes_on_after_a_long_pause_if_it_cannot_be_read() {
     assert!(one.is_ok() && other.is_ok());
     assert_eq!(began.elapsed(), REREAD_TIMEOUT);
     assert!(workloads.requested(number).is_some(), "the next one does not wait");
-    Workloads::unread(&*wanted(&workloads).await, "the API server is away");
+    unread(&*wanted(&workloads).await, "the API server is away");
 
     // A read that has failed is repeated, but no request waits for it.
     sleep(Duration::from_secs(600)).await;
@@ -226,7 +268,7 @@ async fn what_is_known_goes_on_after_a_long_pause_if_it_cannot_be_read() {
     sleep(Duration::from_secs(600)).await;
     let began = Instant::now();
     let (asked, ()) = tokio::join!(workloads.reread(number), async {
-        Workloads::unread(&*wanted(&workloads).await, "the API server is away");
+        unread(&*wanted(&workloads).await, "the API server is away");
     });
     assert!(asked.is_ok());
     assert_eq!(began.elapsed(), Duration::ZERO);
@@ -246,7 +288,7 @@ async fn what_is_known_goes_on_and_is_read_again_after_a_minute_if_it_is_asked_f
     let reading = wanted(&workloads).await;
     workloads.tend(BootTime::now());
     assert!(!is_any_wanted(&workloads), "it is under way");
-    Workloads::unread(&reading, "the API server is away");
+    unread(&reading, "the API server is away");
     assert_eq!(workloads.link(number).await.expect("a link").uid, "u1".into());
 
     sleep(Duration::from_secs(1)).await;

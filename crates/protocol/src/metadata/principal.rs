@@ -16,7 +16,7 @@ pub enum Principal {
     /// The Kubernetes service account of a pod.
     Workload(WorkloadId),
     /// A pod that is not known yet. `identify` waits for it, so later layers do not see this value, except in requests
-    /// that `layers::discovery` answers in the same way for all callers.
+    /// that are answered in the same way for all callers.
     Unknown,
 }
 

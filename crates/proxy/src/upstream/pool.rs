@@ -5,7 +5,8 @@
 //! which the retry in `client` needs to know.)
 //!
 //! While there are idle connections, a task with a timer closes those that have been idle for too long, so that a
-//! burst's connections are closed even without further requests.
+//! burst's connections are closed even without further requests. Connections are idle while the machine is suspended, too: their
+//! server may be another one afterwards that does not answer on them, and a request on one would wait in vain.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
@@ -16,7 +17,9 @@ use http_body_util::Empty;
 use hyper::client::conn::http1::SendRequest;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::timeout;
+
+use base::clock::BootTime;
 
 /// A connection that is ready for a request.
 pub(super) type Connection = SendRequest<Empty<Bytes>>;
@@ -50,7 +53,7 @@ struct State {
 #[derive(Debug)]
 struct Idle {
     connection: Connection,
-    since: Instant,
+    since: BootTime,
 }
 
 /// A connection in use. [`finish`](Lease::finish) returns it to the pool. Dropping it earlier closes the
@@ -64,7 +67,7 @@ pub(super) struct Lease {
 impl Pool {
     /// The most recently used connection that is still open.
     pub(super) async fn take(self: &Arc<Self>) -> Option<Lease> {
-        while let Some(mut connection) = self.pop(Instant::now()) {
+        while let Some(mut connection) = self.pop(BootTime::now()) {
             // Resolves immediately: with an error if the upstream has closed the connection.
             if connection.ready().await.is_ok() {
                 return Some(self.lease(connection));
@@ -84,13 +87,13 @@ impl Pool {
         drop(idle);
     }
 
-    fn pop(&self, now: Instant) -> Option<Connection> {
+    fn pop(&self, now: BootTime) -> Option<Connection> {
         let mut state = self.state.lock();
         trim(&mut state.idle, now);
         state.idle.pop_back().map(|idle| idle.connection)
     }
 
-    fn push(self: &Arc<Self>, connection: Connection, now: Instant) {
+    fn push(self: &Arc<Self>, connection: Connection, now: BootTime) {
         let mut state = self.state.lock();
         trim(&mut state.idle, now);
         state.idle.push_back(Idle { connection, since: now });
@@ -103,7 +106,7 @@ impl Pool {
 
     /// Closes connections that have been idle for too long. Returns the time of the next run, or `None` if none is
     /// left, which ends the task.
-    fn tidy(&self, now: Instant) -> Option<Instant> {
+    fn tidy(&self, now: BootTime) -> Option<BootTime> {
         let mut state = self.state.lock();
         trim(&mut state.idle, now);
         let due = state.idle.front().map(|oldest| oldest.since + limit(state.idle.len()));
@@ -114,9 +117,9 @@ impl Pool {
 
 /// Closes idle connections until the pool is empty or dropped.
 async fn keep(pool: Weak<Pool>, crowded: Arc<Notify>) {
-    while let Some(due) = pool.upgrade().and_then(|pool| pool.tidy(Instant::now())) {
+    while let Some(due) = pool.upgrade().and_then(|pool| pool.tidy(BootTime::now())) {
         // Either way, check again.
-        let _ = timeout_at(due, crowded.notified()).await;
+        let _ = timeout(due.since(BootTime::now()), crowded.notified()).await;
     }
 }
 
@@ -128,14 +131,14 @@ impl Lease {
     /// The response was read to its end: the connection may serve another request.
     pub(super) fn finish(self) {
         if !self.connection.is_closed() {
-            self.pool.push(self.connection, Instant::now());
+            self.pool.push(self.connection, BootTime::now());
         }
     }
 }
 
 /// Closes connections that have been idle for too long.
-fn trim(idle: &mut VecDeque<Idle>, now: Instant) {
-    while idle.front().is_some_and(|oldest| now.duration_since(oldest.since) >= limit(idle.len())) {
+fn trim(idle: &mut VecDeque<Idle>, now: BootTime) {
+    while idle.front().is_some_and(|oldest| now.since(oldest.since) >= limit(idle.len())) {
         idle.pop_front();
     }
 }
@@ -154,6 +157,7 @@ mod tests {
     use tokio::time::advance;
 
     use super::*;
+    use base::clock::suspend;
 
     /// Returns this many connections to the pool, as after a burst. Their other ends stay open.
     async fn after_a_burst(pool: &Arc<Pool>, size: usize) -> Vec<tokio::io::DuplexStream> {
@@ -224,6 +228,23 @@ mod tests {
         advance(Duration::from_millis(29_999)).await;
         assert!(pool.take().await.is_some(), "just before its maximum idle time");
         assert_eq!(idle(&pool), 0, "the other connections were idle for longer");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn connections_from_before_a_suspension_are_not_used() {
+        let pool = Arc::<Pool>::default();
+        let mut ends = after_a_burst(&pool, 2).await;
+        suspend(MAX_IDLE_FOR / 2);
+        pool.take().await.expect("an open connection").finish();
+        suspend(MAX_IDLE_FOR / 2);
+        pool.take().await.expect("it was used since").finish();
+        assert_eq!(idle(&pool), 1);
+        assert_eq!(ends[0].read(&mut [0]).await.ok(), Some(0), "it was idle for too long");
+        suspend(MAX_IDLE_FOR);
+        assert!(pool.take().await.is_none());
+        let _ends = after_a_burst(&pool, 1).await;
+        quiet(MAX_IDLE_FOR).await;
+        assert_eq!(idle(&pool), 0, "the timer still runs");
     }
 
     #[tokio::test(start_paused = true)]

@@ -214,7 +214,7 @@ async fn post(by: &Cluster, path: &str, object: &Value) -> Result<Body, RequestE
 /// Treats a refusal that does not concern the request as a failure of the server itself.
 fn or_unreachable(error: RequestError) -> RequestError {
     match error {
-        RequestError::Refused { status, message, hint }
+        RequestError::Refused { status, message, hint, .. }
             if status.is_server_error() || status == StatusCode::UNAUTHORIZED =>
         {
             RequestError::Unreachable(format!("{status}: {message}{hint}"))

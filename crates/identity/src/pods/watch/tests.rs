@@ -296,8 +296,10 @@ async fn while_a_pod_is_missed_a_server_that_is_away_is_tried_each_second() {
         let refused = attempts(100, refuse, true).await;
         assert!((20..50).contains(&refused), "a server that refuses is not pressed: {refused}");
     }
-    let throttled = attempts(100, |asked| asked.throttle("7"), true).await;
-    assert!((9..=16).contains(&throttled), "it is asked when it wants to be: {throttled}");
+    for put_off in [|asked: Asked| asked.throttle("7"), |asked: Asked| asked.put_off(503, "7")] {
+        let put_off = attempts(100, put_off, true).await;
+        assert!((9..=16).contains(&put_off), "it is asked when it wants to be: {put_off}");
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -62,7 +62,9 @@ impl Proxy {
         let fetched = Arc::clone(&whole);
         let leaves = Leaves::new(move |leaf| {
             let (keeps, fetched) = (Arc::clone(&keeps), answer(&fetched));
-            async move { keeps.kept_tree(&leaf.request(), async { Ok(fetched) }).await }
+            async move {
+                if leaf.is_tree() { keeps.kept_tree(&leaf.request(), async { Ok(fetched) }).await } else { Ok(fetched) }
+            }
         });
         Self { concealment, leaves: Arc::new(leaves), tree: whole }
     }
@@ -155,6 +157,30 @@ impl Read {
         expected.sort_unstable();
         prop_assert_eq!(names.collect::<Vec<_>>(), expected, "{}", shown);
         Ok(())
+    }
+}
+
+/// So that nobody needs to know who asks for one.
+#[tokio::test]
+async fn a_listing_is_the_same_for_all() {
+    for (policy, mode) in [("compat", Mode::Enforce), ("strict", Mode::Enforce), ("strict", Mode::Audit)] {
+        for (directory, listing) in [
+            ("", "instance/\noslogin/\nproject/\n"),
+            ("instance/", "attributes/\ndisks/\nid\nservice-accounts/\nserviceAccounts/\nzone\n"),
+            ("instance/attributes/", "cluster-name\nkube-env\n"),
+            ("project/", "attributes/\nproject-id\n"),
+        ] {
+            let choice = Choice { source: Source::parse(policy), recursive: Some(Recursive::Redact) };
+            let policy = Arc::new(LivePolicy::load(choice).await.expect("built in"));
+            let room = Room::new(1 << 20, Hook::new(Arc::new(|_| false)));
+            let proxy = Proxy::new(Concealment::new(policy, mode, room, Arc::default()), listing);
+            let target = format!("/computeMetadata/v1/{directory}");
+            let of_node = proxy.ask(Principal::Node, &target).await;
+            assert!(!of_node.is_empty() && (mode == Mode::Enforce || of_node == listing), "{target}: {of_node}");
+            for (principal, _) in PODS {
+                assert_eq!(proxy.ask(principal, &target).await, of_node, "{target} of {principal}");
+            }
+        }
     }
 }
 

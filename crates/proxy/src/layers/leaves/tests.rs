@@ -297,17 +297,23 @@ fn each_leaf_is_found_by_its_own_request() {
 }
 
 #[test]
-fn the_nodes_account_is_served_only_to_the_node_and_other_values_to_all_who_are_known() {
-    for (path, is_everybodys) in
-        [(CommonPath::DefaultEmail, false), (CommonPath::DefaultAccount, false), (CommonPath::Zone, true)]
-    {
-        let leaves = kept(leaf(path), "a@b.c");
-        let mut request = leaf(path).request();
-        assert!(leaves.answers_from_memory(&request), "{path:?}");
+fn the_nodes_account_is_served_only_to_the_node_trees_to_all_who_are_known_and_other_values_to_all() {
+    let tree = Leaf::new(CommonPath::Instance, true).expect("a tree");
+    for (leaf, of_workloads, of_unknown) in [
+        (leaf(CommonPath::DefaultEmail), false, false),
+        (leaf(CommonPath::DefaultAccount), false, false),
+        (leaf(CommonPath::Zone), true, true),
+        (leaf(CommonPath::UniverseDomain), true, true),
+        (leaf(CommonPath::Instance), true, true),
+        (tree, true, false),
+    ] {
+        let leaves = kept(leaf, "a@b.c");
+        let mut request = leaf.request();
+        assert!(leaves.answers_from_memory(&request), "{leaf}");
         request.principal = Principal::Workload(WorkloadId(7));
-        assert_eq!(leaves.answers_from_memory(&request), is_everybodys, "{path:?}");
+        assert_eq!(leaves.answers_from_memory(&request), of_workloads, "{leaf}");
         request.principal = Principal::Unknown;
-        assert!(!leaves.answers_from_memory(&request), "{path:?}");
+        assert_eq!(leaves.answers_from_memory(&request), of_unknown, "{leaf}");
     }
 }
 

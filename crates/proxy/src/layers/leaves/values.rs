@@ -100,11 +100,11 @@ impl Leaves {
     ///
     /// Of requests for accounts, only the node's qualify, because the cached responses were given to the node, and
     /// other principals have other accounts. All other values are the same for all principals; from trees, `conceal`
-    /// removes the node's accounts. Python requests its account by the alias first, and then by the email in that
-    /// response.
+    /// removes the node's accounts. `identify` lets requests of an unknown client pass for what all get alike, so none for
+    /// a tree. Python requests its account by the alias first, and then by the email in that response.
     pub(super) fn leaf(&self, request: &Request) -> Option<Leaf> {
         let is_of_an_account = request.endpoint == Endpoint::ServiceAccounts;
-        if request.principal == Principal::Unknown || is_of_an_account && request.principal != Principal::Node {
+        if is_of_an_account && request.principal != Principal::Node {
             return None;
         }
         let path = match request.path.common() {
@@ -112,6 +112,7 @@ impl Leaves {
             None => self.default_account(request)?,
         };
         Leaf::from_query(path, &request.query)
+            .filter(|leaf| !(leaf.is_tree() && request.principal == Principal::Unknown))
     }
 
     /// [`CommonPath::DefaultAccount`], if a request names that account by its e-mail.
