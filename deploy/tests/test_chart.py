@@ -60,13 +60,27 @@ class Chart(unittest.TestCase):
                 self.assertEqual(self.pod("--set", given)["terminationGracePeriodSeconds"], seconds)
 
     def test_the_canary_goes_where_the_proxy_goes(self):
-        where = [
-            "--values", rendered.CHART / "values-gke-standard.yaml",
-            "--set", "nodeSelector.try=this", "--set", "image.pullSecrets[0].name=s",
-        ]  # fmt: skip
+        where = ["--set", "nodeSelector.try=this", "--set", "image.pullSecrets[0].name=s"]
         canary, proxy = self.pod(*where, of="gce-metadata-proxy-canary"), self.pod(*where)
         for field in ("affinity", "nodeSelector", "tolerations", "imagePullSecrets"):
             self.assertEqual(canary[field], proxy[field], field)
+
+    def test_node_pools_with_googles_own_server_are_left_alone(self):
+        left_alone = {"key": "iam.gke.io/gke-metadata-server-enabled", "operator": "DoesNotExist"}
+        seen = set()
+        for where, found in rendered.everything():
+            name = found["metadata"]["name"]
+            if found["kind"] != "DaemonSet" or name == "gce-metadata-mock":
+                continue
+            seen.add(name)
+            with self.subTest(where, of=name):
+                affinity = found["spec"]["template"]["spec"]["affinity"]["nodeAffinity"]
+                terms = affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+                # One that lacks it would bring back the node pools that the others leave out.
+                self.assertEqual([term for term in terms if left_alone not in term["matchExpressions"]], [])
+                self.assertTrue(terms)
+        self.assertEqual(seen, {"gce-metadata-proxy", "gce-metadata-proxy-canary"})
+        self.assertNotIn("affinity", self.pod("--set", "affinity=null"))
 
     def test_the_proxy_may_have_other_addresses(self):
         pod = self.pod("--set", "redirect.addresses={169.254.169.253,fd20:ce::253}")

@@ -131,8 +131,9 @@ impl RedirectArgs {
     fn resolve(self, mistakes: &mut Mistakes) -> Option<Redirect> {
         let place = mistakes.value(self.mode);
         let to = chosen(self.to);
-        let is_shared = !to.is_empty();
+        let is_chosen = !to.is_empty();
         let to = destination(place, to, mistakes);
+        let is_shared = is_chosen && to.as_ref().is_some_and(is_named);
         let has_uid = self.proxy_uid.is_some();
         let uid = self.proxy_uid.and_then(|uid| mistakes.value(uid));
         let uplinks = self.uplink;
@@ -150,6 +151,13 @@ impl RedirectArgs {
 /// The addresses that somebody chose. None, if the default applies.
 fn chosen(to: Vec<Given<SocketAddr>>) -> Vec<Given<SocketAddr>> {
     to.into_iter().filter(Given::is_chosen).collect()
+}
+
+/// Whether this names an address, and not another port of the default addresses alone. At those Google's own server may listen, so
+/// a changed port does not say that this proxy may share them.
+fn is_named(to: &Destination) -> bool {
+    let is_default = |to: SocketAddr| PROXY.iter().any(|proxy| proxy.ip() == to.ip() && proxy.port() != to.port());
+    !to.addrs().all(is_default)
 }
 
 fn destination(place: Option<Place>, to: Vec<Given<SocketAddr>>, mistakes: &mut Mistakes) -> Option<Destination> {
@@ -242,6 +250,23 @@ pub(super) mod tests {
         assert_eq!((redirect.settings.to, redirect.tool), (Destination::new(&PROXY).expect("two"), None));
         assert!(!redirect.settings.is_shared, "a node that has these addresses from somebody else has no place");
         assert_eq!(redirect.settings.opened, Opened::default());
+    }
+
+    #[test]
+    fn another_port_does_not_say_that_an_address_may_be_shared() {
+        for (to, is_shared) in [
+            ("--to 169.254.169.252:987 --to [fd20:ce::252]:987", false),
+            ("--to 169.254.169.252:987", false),
+            ("--to 169.254.169.252:988", true),
+            ("--to 169.254.169.252:988,[fd20:ce::252]:988", true),
+            ("--to 169.254.169.253:987,[fd20:ce::253]:987", true),
+            ("--to 169.254.169.253:987,[fd20:ce::252]:987", true),
+        ] {
+            let Command::Install(redirect) = redirect(&format!("redirect install {to}")) else {
+                panic!("no installation")
+            };
+            assert_eq!(redirect.settings.is_shared, is_shared, "{to}");
+        }
     }
 
     #[test]
