@@ -45,6 +45,16 @@ class Chart(unittest.TestCase):
         args = self.pod("--set", "extraArgs={--max-in-flight=400,--log-format=text}")["containers"][0]["args"]
         self.assertEqual(all_of(args, "--log-format"), ["text"])
 
+    def test_a_network_policy_lets_pods_reach_pods_where_an_ip_block_matches_none(self):
+        policies = [
+            *rendered.kustomize("tests/everything"),
+            *rendered.helm("--set", "networkPolicy.namespaces={shop,default}"),
+        ]
+        policies = [one for one in policies if one["kind"] == "NetworkPolicy"]
+        self.assertEqual(len(policies), 3)
+        for policy in policies:
+            self.assertEqual(policy["spec"]["egress"][0], {"to": [{"namespaceSelector": {}}]})
+
     def test_a_pod_may_take_as_long_as_the_drain(self):
         variable = "env[0].name=METADATA_PROXY_DRAIN_TIMEOUT,env[0].value"
         for given, seconds in [
