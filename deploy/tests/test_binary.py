@@ -95,6 +95,7 @@ class Flags(unittest.TestCase):
     def test_what_the_chart_makes_of_more_values_is_valid(self):
         for given in [
             "identity.enabled=true,identity.workloadIdentityProvider=none",
+            "identity.enabled=true,identity.workloadIdentityProvider=none,identity.prefetch=none",
             "port=888,metricsPort=1989,canary.metricsPort=9999,podMonitor.enabled=true,redirect.startupTaint=example.com/t",
         ]:
             for found in rendered.helm("--set", given, "--kube-version", "1.36.0"):

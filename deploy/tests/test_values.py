@@ -139,6 +139,7 @@ class Values(unittest.TestCase):
             ({}, "identity.enabled needs what Google knows this cluster by: identity.workloadIdentityProvider, or"),
             ({"workloadIdentityProvider": "none", "access": "fenced"}, "identity.access fenced needs identity.workloadPool or"),
             ({"workloadIdentityProvider": "none", "workloadPool": pool}, "are both set"),
+            ({"workloadIdentityProvider": "none", "prefetch": "all"}, "identity.prefetch=all needs identity.workloadPool or"),
         ]:
             with self.subTest(mistake), self.assertRaisesRegex(AssertionError, re.escape(sentence)):
                 with_identity(mistake, "1.36.0")
