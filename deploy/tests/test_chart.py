@@ -118,7 +118,7 @@ class Chart(unittest.TestCase):
         values = ["--values", rendered.TESTS / "identity-kubelet" / "values.yaml", "--set", "seLinuxType=spc_t"]
         for more, wanted in [
             (values, {"proxy"}),
-            ([*values, "--set", "identity.enabled=false"], set()),
+            ([*values, "--set", "identity.enabled=false,identity.workloadPool=null,identity.clusterUri=null"], set()),
             ([*values, "--set", "redirect.enabled=false,redirect.remove=true,canary.enabled=false"], {"proxy"}),
             (["--set", "seLinuxType="], set()),
         ]:

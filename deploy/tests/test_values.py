@@ -144,6 +144,22 @@ class Values(unittest.TestCase):
             with self.subTest(mistake), self.assertRaisesRegex(AssertionError, re.escape(sentence)):
                 with_identity(mistake, "1.36.0")
 
+    def test_it_refuses_an_identity_that_is_not_turned_on(self):
+        pool = "identity.workloadPool=shop.svc.id.goog,identity.clusterUri=https://container.googleapis.com/v1/c"
+        provider = "//iam.googleapis.com/projects/1/locations/global/workloadIdentityPools/p/providers/q"
+        for idle, named in [
+            (pool, "identity.workloadPool, identity.clusterUri"),
+            (f"identity.workloadIdentityProvider={provider}", "identity.workloadIdentityProvider"),
+            ("identity.workloadIdentityProvider=none", "identity.workloadIdentityProvider"),
+            ("identity.tokenAudience=a", "identity.tokenAudience"),
+            ("identity.shortTokens=true", "identity.shortTokens"),
+        ]:
+            sentence = f"no effect, and all pods get the node's tokens: {named}. Set identity.enabled=true"
+            with self.subTest(idle), self.assertRaisesRegex(AssertionError, re.escape(sentence)):
+                rendered.helm("--set", idle)
+        # As the sentence says.
+        rendered.helm("--set", "identity.workloadPool=null,identity.clusterUri=null,identity.shortTokens=null")
+
     def test_it_refuses_a_way_that_the_cluster_does_not_have(self):
         fenced = {
             "access": "fenced",

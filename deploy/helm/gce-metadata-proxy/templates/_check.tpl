@@ -2,6 +2,8 @@
 {{- define "values.check" -}}
 {{- if .Values.identity.enabled -}}
 {{- include "identity.check" . -}}
+{{- else -}}
+{{- include "identity.off.check" . -}}
 {{- end -}}
 {{- if .Values.redirect.startupTaint -}}
 {{- include "startupTaint.check" . -}}

@@ -47,6 +47,19 @@
 {{- end -}}
 {{- end }}
 
+{{/* Fails with a sentence if somebody described the cluster to Google and forgot to turn Workload Identity on. */}}
+{{- define "identity.off.check" -}}
+{{- $idle := list -}}
+{{- range $name := list "workloadPool" "clusterUri" "workloadIdentityProvider" "tokenAudience" "shortTokens" -}}
+{{- if index $.Values.identity $name -}}
+{{- $idle = append $idle (printf "identity.%s" $name) -}}
+{{- end -}}
+{{- end -}}
+{{- with $idle -}}
+{{- fail (printf "without identity.enabled these have no effect, and all pods get the node's tokens: %s. Set identity.enabled=true; or, if that is wanted, set these to null" (join ", " .)) -}}
+{{- end -}}
+{{- end }}
+
 {{- define "identity.args" -}}
 - --workload-identity
 {{- end }}
