@@ -68,7 +68,7 @@ class Flags(unittest.TestCase):
         self.assertGreater(checked, 0)
 
     def test_the_redirect_knows_the_variables_of_the_chart(self):
-        given = "redirect.allow={443},redirect.dropSpoofed=true,redirect.uplinks={eth0}"
+        given = "redirect.allow={443},redirect.dropSpoofed=true,redirect.uplinks={eth0},redirect.tool=nft"
         [variables] = [
             [one["name"] for one in container["env"]]
             for document in rendered.helm("--set", given)
@@ -76,7 +76,7 @@ class Flags(unittest.TestCase):
             for container in document["spec"]["template"]["spec"]["containers"]
             if container["name"] == "redirect"
         ]
-        self.assertEqual(len(variables), 3)
+        self.assertEqual(len(variables), 4)
         for subcommand in (["redirect", "install"], ["redirect", "check"]):
             text = " ".join(rendered.run(BINARY, *subcommand, "--help").split())
             for variable in variables:

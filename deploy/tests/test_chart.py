@@ -149,6 +149,7 @@ class Chart(unittest.TestCase):
             (["--set", "redirect.dropSpoofed=false"], {"METADATA_PROXY_REDIRECT_DROP_SPOOFED": "false"}, {}),
             (["--set", "redirect.dropSpoofed=true"], {"METADATA_PROXY_REDIRECT_DROP_SPOOFED": "true"}, {}),
             (["--set", "redirect.dropSpoofed=auto"], {}, {}),
+            (["--set", "redirect.tool=iptables"], {"METADATA_PROXY_REDIRECT_TOOL": "iptables"}, {}),
             (["--set", "redirect.uplinks={eth0,eth1}"], {"METADATA_PROXY_REDIRECT_UPLINK": "eth0,eth1"}, {}),
             (
                 ["--set", "redirect.maxNewConnections=0"],

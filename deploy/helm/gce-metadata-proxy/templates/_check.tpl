@@ -53,7 +53,17 @@ given twice is an error at the start. */}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
+{{- /* Variables of the container `redirect`, which `env` does not reach. */}}
+{{- $redirects := dict
+  "METADATA_PROXY_REDIRECT_TO" "redirect.addresses and port"
+  "METADATA_PROXY_REDIRECT_TOOL" "redirect.tool"
+  "METADATA_PROXY_REDIRECT_UPLINK" "redirect.uplinks"
+  "METADATA_PROXY_STARTUP_TAINT" "redirect.startupTaint"
+-}}
 {{- range .Values.env -}}
+{{- if hasKey $redirects .name -}}
+{{- fail (printf "env: instead of %s set %s, for the container that has the redirect" .name (get $redirects .name)) -}}
+{{- end -}}
 {{- if eq .name "METADATA_PROXY_LOG_FORMAT" -}}
 {{- fail "env: instead of METADATA_PROXY_LOG_FORMAT set --log-format in extraArgs, which replaces the chart's flag; a variable does not" -}}
 {{- end -}}
