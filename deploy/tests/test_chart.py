@@ -42,8 +42,17 @@ class Chart(unittest.TestCase):
         self.assertNotIn("cpu", pod["containers"][0]["resources"]["limits"])
 
     def test_another_format_of_the_log_replaces_the_charts(self):
-        args = self.pod("--set", "extraArgs={--max-in-flight=400,--log-format=text}")["containers"][0]["args"]
-        self.assertEqual(all_of(args, "--log-format"), ["text"])
+        for given, wanted in [
+            ("extraArgs={--max-in-flight=400,--log-format=text}", "text"),
+            ("extraArgs={--max-in-flight=400}", "json"),
+        ]:
+            formats = {
+                container["name"]: all_of(container["args"], "--log-format")
+                for of in ("gce-metadata-proxy", "gce-metadata-proxy-canary")
+                for container in self.pod("--set", given, of=of)["containers"]
+            }
+            with self.subTest(given):
+                self.assertEqual(formats, {name: [wanted] for name in ("proxy", "redirect", "canary")})
 
     def test_a_network_policy_lets_pods_reach_pods_where_an_ip_block_matches_none(self):
         policies = [

@@ -7,10 +7,13 @@ use strum::{Display, EnumString, VariantNames};
 
 use super::flag::Flag as _;
 use super::given::{Given, Mistakes, Syntax, plain};
+use super::log::LogArgs;
 use super::opened::OpenedArgs;
+use super::repeated::Repeated as _;
 use super::startup_taint::StartupTaintArgs;
 use super::syntax::{self, ArgExt as _, Choice};
 use redirect::{Command, Destination, Mode, PROXY, Redirect, SIDECAR_UID, Settings, Tool};
+use telemetry::logging::{Format, Levels};
 
 #[derive(Debug, Subcommand)]
 #[expect(clippy::large_enum_variant, reason = "parsed once")]
@@ -38,6 +41,9 @@ pub(super) enum Subcommands {
 
         #[command(flatten)]
         startup_taint: StartupTaintArgs,
+
+        #[command(flatten)]
+        log: LogArgs,
     },
     /// Remove the redirect rules of any tool. Pods then reach the metadata server directly. First stop any `redirect install
     /// --keep` and any proxy with --redirect, which would restore the rules
@@ -116,14 +122,22 @@ impl Subcommands {
         }
     }
 
-    pub(super) fn resolve(self, mistakes: &mut Mistakes) -> Option<Command> {
-        Some(match self {
-            Self::Install { wanted, keep: true, .. } => Command::Keep(wanted.resolve(mistakes)?),
-            Self::Install { wanted, dry_run: true, .. } => Command::Print(wanted.resolve(mistakes)?),
-            Self::Install { wanted, .. } => Command::Install(wanted.resolve(mistakes)?),
-            Self::Remove => Command::Remove,
-            Self::Check { wanted } => Command::Check(wanted.resolve(mistakes)?),
-        })
+    /// The command, and the log's format and levels, as given before or after the subcommand.
+    pub(super) fn resolve(self, before: LogArgs, mistakes: &mut Mistakes) -> Option<(Command, (Format, Levels))> {
+        let (command, log) = match self {
+            Self::Install { wanted, keep, dry_run, log, .. } => {
+                let command: fn(Redirect) -> Command = match (keep, dry_run) {
+                    (true, _) => Command::Keep,
+                    (_, true) => Command::Print,
+                    _ => Command::Install,
+                };
+                (wanted.resolve(mistakes).map(command), log.over(before))
+            }
+            Self::Remove => (Some(Command::Remove), before),
+            Self::Check { wanted } => (wanted.resolve(mistakes).map(Command::Check), before),
+        };
+        let log = log.resolve(mistakes);
+        Some((command?, log?))
     }
 }
 
