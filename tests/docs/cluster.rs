@@ -107,7 +107,8 @@ impl Cluster {
     fn original(&self, path: &str) -> PathBuf {
         let path = Path::new(path);
         let of_copy = |(copy, original): &(PathBuf, PathBuf)| Some(original.join(path.strip_prefix(copy).ok()?));
-        self.copies.iter().find_map(of_copy).unwrap_or_else(|| root().join(path))
+        // The last copy counts.
+        self.copies.iter().rev().find_map(of_copy).unwrap_or_else(|| root().join(path))
     }
 
     /// `cp -r FROM TO`
