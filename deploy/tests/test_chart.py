@@ -291,7 +291,7 @@ class Chart(unittest.TestCase):
             ("redirect.enabled=false", ["need the proxy", second]),
             ("redirect.enabled=false,canary.enabled=false,redirect.remove=true", ["helm uninstall removes the rest"]),
             ("identity.enabled=true,identity.workloadIdentityProvider=none", ["identity doctor", "new pods then get 503"]),
-            ("image.repository=r.example/p,image.tag=v1", ["--image=r.example/p:v1 -- check", "-c proxy -- /gce-metadata-proxy status"]),
+            ("image.repository=r.example/p,image.tag=v1", ["--image=r.example/p:v1 ", '"nodeName": "NODE"', "-c proxy -- /gce-metadata-proxy status"]),
         ]:
             text = notes(given)
             with self.subTest(given):
