@@ -28,6 +28,15 @@ class Values(unittest.TestCase):
             ("env[0].name=METADATA_PROXY_STARTUP_TAINT", "env: instead of METADATA_PROXY_STARTUP_TAINT set redirect.startupTaint,"),
             ("env[0].name=METADATA_PROXY_LOG_FORMAT", "env: instead of METADATA_PROXY_LOG_FORMAT set --log-format in extraArgs"),
             ("redirect.addresses={127.0.0.1}", "redirect.addresses: 127.0.0.1 is no address that pods can be sent to"),
+            ("redirect.addresses={169.254.169.254}", "redirect.addresses: 169.254.169.254 is the metadata server's,"),
+            ("redirect.addresses={fd20:ce::254}", "redirect.addresses: fd20:ce::254 is the metadata server's,"),
+            ("redirect.addresses={fd20:00ce:0:0:0:0:0:0254}", "redirect.addresses: fd20:00ce:0:0:0:0:0:0254 is the metadata server's,"),
+            ("redirect.addresses={169.254.169.256}", "redirect.addresses: 169.254.169.256 is no address;"),
+            ("redirect.metricsAddr=0.0.0.256:1990", "redirect.metricsAddr=0.0.0.256:1990 has no address before its port"),
+            ("redirect.metricsAddr=1.2.3.4.5:1990", "redirect.metricsAddr=1.2.3.4.5:1990 has no address before its port"),
+            ("canary.metricsPort=1023", "canary.metricsPort=1023 is below 1024, where the canary, which has no privilege, can listen on some nodes only"),
+            ("env[0].name=GOMAXPROCS,env[0].value=1", "env: the value of GOMAXPROCS is not a text"),
+            ("env[0].name=A,env[0].value=true", "env: the value of A is not a text"),
             ("redirect.addresses={fd20:ce::253,::1}", "redirect.addresses: ::1 is no address"),
             ("redirect.addresses={169.254.1.1,169.254.1.2}", "redirect.addresses: 169.254.1.1 and 169.254.1.2 are of one IP version"),
             ("redirect.addresses={fd20:ce::1,fd20:ce::2}", "redirect.addresses: fd20:ce::1 and fd20:ce::2 are of one IP version"),
@@ -43,6 +52,11 @@ class Values(unittest.TestCase):
         rendered.helm("--set", "redirect.metricsAddr=127.0.0.1:1990")
         for addr in ["0.0.0.0:1024", "[::]:1990", "0.0.0.0:65535"]:
             rendered.helm("--set", f"redirect.metricsAddr={addr}")
+        rendered.helm("--set", "canary.metricsPort=1024")
+        rendered.helm("--set", "canary.enabled=false,canary.metricsPort=80")
+        rendered.helm("--set", "redirect.addresses={169.254.169.25,fd20:ce::2540}")
+        rendered.helm("--set-string", "env[0].name=A,env[0].value=1", "--set", "env[1].name=B")
+        rendered.helm("--set", "env[0].name=A,env[0].valueFrom.fieldRef.fieldPath=spec.nodeName")
         # Others whose names begin alike.
         rendered.helm("--set", "extraArgs={--metrics-allowed-host=a,--policy-mode=audit}")
 
