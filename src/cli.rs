@@ -30,7 +30,6 @@ use std::net::SocketAddr;
 use clap::{ArgMatches, CommandFactory, Parser, Subcommand};
 
 use crate::config::Config;
-use flag::Flag;
 use given::Mistakes;
 use lenient::Parsed;
 use operator::explain::Question;
@@ -193,20 +192,18 @@ impl Args {
                 Command::Ask { question: args.resolve(serve.policy, mistakes)?, proxy: None }
             }
             Some(Subcommands::Redirect(mut args)) => {
-                let log = serve.log.resolve(mistakes);
                 let startup_taint = {
                     let (taint, keeps_rules) = args.take_startup_taint();
                     taint.resolve(keeps_rules, serve.identity.node, serve.admin, mistakes)
                 };
                 let metrics_addr = args.take_metrics_addr(mistakes);
-                let command = args.resolve(mistakes)?;
-                Command::Redirect { command, metrics_addr, log: log?, startup_taint }
+                let (command, log) = args.resolve(serve.log, mistakes)?;
+                Command::Redirect { command, metrics_addr, log, startup_taint }
             }
             Some(Subcommands::Status(args)) => args.resolve(serve.admin, mistakes)?,
             Some(Subcommands::Check(args)) => {
-                let log = serve.log.resolve(mistakes);
-                let (command, admin) = args.resolve(serve.admin, mistakes)?;
-                Command::Check { command, admin, log: log? }
+                let (command, admin, log) = args.resolve(serve.admin, serve.log, mistakes)?;
+                Command::Check { command, admin, log }
             }
             Some(Subcommands::Identity(args)) => args.resolve(serve.identity, serve.admin, mistakes)?,
             #[cfg(feature = "mock")]

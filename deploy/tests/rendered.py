@@ -38,6 +38,7 @@ FOLDERS = [
 # The same by Helm: the folder whose objects these values must give.
 CHARTS = {
     "overlays/self-managed": [],
+    # For commands that name the file.
     "overlays/gke-standard": ["--values", CHART / "values-gke-standard.yaml"],
     "tests/everything": ["--values", TESTS / "everything" / "values.yaml"],
     "tests/own-policy": ["--values", TESTS / "own-policy" / "values.yaml"],

@@ -68,7 +68,7 @@ class Flags(unittest.TestCase):
         self.assertGreater(checked, 0)
 
     def test_the_redirect_knows_the_variables_of_the_chart(self):
-        given = "redirect.allow={443},redirect.dropSpoofed=true,redirect.uplinks={eth0}"
+        given = "redirect.allow={443},redirect.dropSpoofed=true,redirect.uplinks={eth0},redirect.tool=nft"
         [variables] = [
             [one["name"] for one in container["env"]]
             for document in rendered.helm("--set", given)
@@ -76,7 +76,7 @@ class Flags(unittest.TestCase):
             for container in document["spec"]["template"]["spec"]["containers"]
             if container["name"] == "redirect"
         ]
-        self.assertEqual(len(variables), 3)
+        self.assertEqual(len(variables), 4)
         for subcommand in (["redirect", "install"], ["redirect", "check"]):
             text = " ".join(rendered.run(BINARY, *subcommand, "--help").split())
             for variable in variables:
@@ -95,6 +95,7 @@ class Flags(unittest.TestCase):
     def test_what_the_chart_makes_of_more_values_is_valid(self):
         for given in [
             "identity.enabled=true,identity.workloadIdentityProvider=none",
+            "identity.enabled=true,identity.workloadIdentityProvider=none,identity.prefetch=none",
             "port=888,metricsPort=1989,canary.metricsPort=9999,podMonitor.enabled=true,redirect.startupTaint=example.com/t",
         ]:
             for found in rendered.helm("--set", given, "--kube-version", "1.36.0"):
@@ -182,7 +183,9 @@ class Flags(unittest.TestCase):
                     self.assertEqual(value(container["args"], "--proxy-uid"), str(user))
                 if "readinessProbe" in container:
                     asked = container["readinessProbe"]["exec"]["command"][3:]
-                    self.assertEqual(asked, [arg for arg in container["args"][2:] if arg != "--keep"])
+                    # The probe writes no log.
+                    own = ("--keep", "--log-format=json")
+                    self.assertEqual(asked, [arg for arg in container["args"][2:] if arg not in own])
         self.assertGreater(redirects, 0)
 
 

@@ -42,8 +42,27 @@ class Chart(unittest.TestCase):
         self.assertNotIn("cpu", pod["containers"][0]["resources"]["limits"])
 
     def test_another_format_of_the_log_replaces_the_charts(self):
-        args = self.pod("--set", "extraArgs={--max-in-flight=400,--log-format=text}")["containers"][0]["args"]
-        self.assertEqual(all_of(args, "--log-format"), ["text"])
+        for given, wanted in [
+            ("extraArgs={--max-in-flight=400,--log-format=text}", "text"),
+            ("extraArgs={--max-in-flight=400}", "json"),
+        ]:
+            formats = {
+                container["name"]: all_of(container["args"], "--log-format")
+                for of in ("gce-metadata-proxy", "gce-metadata-proxy-canary")
+                for container in self.pod("--set", given, of=of)["containers"]
+            }
+            with self.subTest(given):
+                self.assertEqual(formats, {name: [wanted] for name in ("proxy", "redirect", "canary")})
+
+    def test_a_network_policy_lets_pods_reach_pods_where_an_ip_block_matches_none(self):
+        policies = [
+            *rendered.kustomize("tests/everything"),
+            *rendered.helm("--set", "networkPolicy.namespaces={shop,default}"),
+        ]
+        policies = [one for one in policies if one["kind"] == "NetworkPolicy"]
+        self.assertEqual(len(policies), 3)
+        for policy in policies:
+            self.assertEqual(policy["spec"]["egress"][0], {"to": [{"namespaceSelector": {}}]})
 
     def test_a_pod_may_take_as_long_as_the_drain(self):
         variable = "env[0].name=METADATA_PROXY_DRAIN_TIMEOUT,env[0].value"
@@ -60,13 +79,27 @@ class Chart(unittest.TestCase):
                 self.assertEqual(self.pod("--set", given)["terminationGracePeriodSeconds"], seconds)
 
     def test_the_canary_goes_where_the_proxy_goes(self):
-        where = [
-            "--values", rendered.CHART / "values-gke-standard.yaml",
-            "--set", "nodeSelector.try=this", "--set", "image.pullSecrets[0].name=s",
-        ]  # fmt: skip
+        where = ["--set", "nodeSelector.try=this", "--set", "image.pullSecrets[0].name=s"]
         canary, proxy = self.pod(*where, of="gce-metadata-proxy-canary"), self.pod(*where)
         for field in ("affinity", "nodeSelector", "tolerations", "imagePullSecrets"):
             self.assertEqual(canary[field], proxy[field], field)
+
+    def test_node_pools_with_googles_own_server_are_left_alone(self):
+        left_alone = {"key": "iam.gke.io/gke-metadata-server-enabled", "operator": "DoesNotExist"}
+        seen = set()
+        for where, found in rendered.everything():
+            name = found["metadata"]["name"]
+            if found["kind"] != "DaemonSet" or name == "gce-metadata-mock":
+                continue
+            seen.add(name)
+            with self.subTest(where, of=name):
+                affinity = found["spec"]["template"]["spec"]["affinity"]["nodeAffinity"]
+                terms = affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+                # One that lacks it would bring back the node pools that the others leave out.
+                self.assertEqual([term for term in terms if left_alone not in term["matchExpressions"]], [])
+                self.assertTrue(terms)
+        self.assertEqual(seen, {"gce-metadata-proxy", "gce-metadata-proxy-canary"})
+        self.assertNotIn("affinity", self.pod("--set", "affinity=null"))
 
     def test_the_proxy_may_have_other_addresses(self):
         pod = self.pod("--set", "redirect.addresses={169.254.169.253,fd20:ce::253}")
@@ -94,7 +127,7 @@ class Chart(unittest.TestCase):
         values = ["--values", rendered.TESTS / "identity-kubelet" / "values.yaml", "--set", "seLinuxType=spc_t"]
         for more, wanted in [
             (values, {"proxy"}),
-            ([*values, "--set", "identity.enabled=false"], set()),
+            ([*values, "--set", "identity.enabled=false,identity.workloadPool=null,identity.clusterUri=null"], set()),
             ([*values, "--set", "redirect.enabled=false,redirect.remove=true,canary.enabled=false"], {"proxy"}),
             (["--set", "seLinuxType="], set()),
         ]:
@@ -125,6 +158,7 @@ class Chart(unittest.TestCase):
             (["--set", "redirect.dropSpoofed=false"], {"METADATA_PROXY_REDIRECT_DROP_SPOOFED": "false"}, {}),
             (["--set", "redirect.dropSpoofed=true"], {"METADATA_PROXY_REDIRECT_DROP_SPOOFED": "true"}, {}),
             (["--set", "redirect.dropSpoofed=auto"], {}, {}),
+            (["--set", "redirect.tool=iptables"], {"METADATA_PROXY_REDIRECT_TOOL": "iptables"}, {}),
             (["--set", "redirect.uplinks={eth0,eth1}"], {"METADATA_PROXY_REDIRECT_UPLINK": "eth0,eth1"}, {}),
             (
                 ["--set", "redirect.maxNewConnections=0"],
@@ -257,7 +291,7 @@ class Chart(unittest.TestCase):
             ("redirect.enabled=false", ["need the proxy", second]),
             ("redirect.enabled=false,canary.enabled=false,redirect.remove=true", ["helm uninstall removes the rest"]),
             ("identity.enabled=true,identity.workloadIdentityProvider=none", ["identity doctor", "new pods then get 503"]),
-            ("image.repository=r.example/p,image.tag=v1", ["--image=r.example/p:v1 -- check", "-c proxy -- /gce-metadata-proxy status"]),
+            ("image.repository=r.example/p,image.tag=v1", ["--image=r.example/p:v1 ", '"nodeName": "NODE"', "-c proxy -- /gce-metadata-proxy status"]),
         ]:
             text = notes(given)
             with self.subTest(given):

@@ -22,8 +22,21 @@ class Values(unittest.TestCase):
             ("extraArgs={--redirect-drop-spoofed}", "extraArgs: instead of --redirect-drop-spoofed set redirect.dropSpoofed,"),
             ("extraArgs={--redirect-max-new-connections=9}", "set redirect.maxNewConnections, for the container"),
             ("env[0].name=METADATA_PROXY_REDIRECT_ALLOW", "env: instead of METADATA_PROXY_REDIRECT_ALLOW set redirect.allow,"),
+            ("env[0].name=METADATA_PROXY_REDIRECT_TO", "env: instead of METADATA_PROXY_REDIRECT_TO set redirect.addresses and port,"),
+            ("env[0].name=METADATA_PROXY_REDIRECT_TOOL", "env: instead of METADATA_PROXY_REDIRECT_TOOL set redirect.tool,"),
+            ("env[0].name=METADATA_PROXY_REDIRECT_UPLINK", "env: instead of METADATA_PROXY_REDIRECT_UPLINK set redirect.uplinks,"),
+            ("env[0].name=METADATA_PROXY_STARTUP_TAINT", "env: instead of METADATA_PROXY_STARTUP_TAINT set redirect.startupTaint,"),
             ("env[0].name=METADATA_PROXY_LOG_FORMAT", "env: instead of METADATA_PROXY_LOG_FORMAT set --log-format in extraArgs"),
             ("redirect.addresses={127.0.0.1}", "redirect.addresses: 127.0.0.1 is no address that pods can be sent to"),
+            ("redirect.addresses={169.254.169.254}", "redirect.addresses: 169.254.169.254 is the metadata server's,"),
+            ("redirect.addresses={fd20:ce::254}", "redirect.addresses: fd20:ce::254 is the metadata server's,"),
+            ("redirect.addresses={fd20:00ce:0:0:0:0:0:0254}", "redirect.addresses: fd20:00ce:0:0:0:0:0:0254 is the metadata server's,"),
+            ("redirect.addresses={169.254.169.256}", "redirect.addresses: 169.254.169.256 is no address;"),
+            ("redirect.metricsAddr=0.0.0.256:1990", "redirect.metricsAddr=0.0.0.256:1990 has no address before its port"),
+            ("redirect.metricsAddr=1.2.3.4.5:1990", "redirect.metricsAddr=1.2.3.4.5:1990 has no address before its port"),
+            ("canary.metricsPort=1023", "canary.metricsPort=1023 is below 1024, where the canary, which has no privilege, can listen on some nodes only"),
+            ("env[0].name=GOMAXPROCS,env[0].value=1", "env: the value of GOMAXPROCS is not a text"),
+            ("env[0].name=A,env[0].value=true", "env: the value of A is not a text"),
             ("redirect.addresses={fd20:ce::253,::1}", "redirect.addresses: ::1 is no address"),
             ("redirect.addresses={169.254.1.1,169.254.1.2}", "redirect.addresses: 169.254.1.1 and 169.254.1.2 are of one IP version"),
             ("redirect.addresses={fd20:ce::1,fd20:ce::2}", "redirect.addresses: fd20:ce::1 and fd20:ce::2 are of one IP version"),
@@ -39,6 +52,11 @@ class Values(unittest.TestCase):
         rendered.helm("--set", "redirect.metricsAddr=127.0.0.1:1990")
         for addr in ["0.0.0.0:1024", "[::]:1990", "0.0.0.0:65535"]:
             rendered.helm("--set", f"redirect.metricsAddr={addr}")
+        rendered.helm("--set", "canary.metricsPort=1024")
+        rendered.helm("--set", "canary.enabled=false,canary.metricsPort=80")
+        rendered.helm("--set", "redirect.addresses={169.254.169.25,fd20:ce::2540}")
+        rendered.helm("--set-string", "env[0].name=A,env[0].value=1", "--set", "env[1].name=B")
+        rendered.helm("--set", "env[0].name=A,env[0].valueFrom.fieldRef.fieldPath=spec.nodeName")
         # Others whose names begin alike.
         rendered.helm("--set", "extraArgs={--metrics-allowed-host=a,--policy-mode=audit}")
 
@@ -72,6 +90,7 @@ class Values(unittest.TestCase):
             "redirect.metricsAddr=0.0.0.0:65536",
             "redirect.dropSpoofed=maybe",
             "redirect.allow={https}",
+            "redirect.tool=pf",
             "redirect.allow=443",
             "redirect.uplinks={eth0;eth1}",
             "image.pullPolicy=Sometimes",
@@ -139,9 +158,26 @@ class Values(unittest.TestCase):
             ({}, "identity.enabled needs what Google knows this cluster by: identity.workloadIdentityProvider, or"),
             ({"workloadIdentityProvider": "none", "access": "fenced"}, "identity.access fenced needs identity.workloadPool or"),
             ({"workloadIdentityProvider": "none", "workloadPool": pool}, "are both set"),
+            ({"workloadIdentityProvider": "none", "prefetch": "all"}, "identity.prefetch=all needs identity.workloadPool or"),
         ]:
             with self.subTest(mistake), self.assertRaisesRegex(AssertionError, re.escape(sentence)):
                 with_identity(mistake, "1.36.0")
+
+    def test_it_refuses_an_identity_that_is_not_turned_on(self):
+        pool = "identity.workloadPool=shop.svc.id.goog,identity.clusterUri=https://container.googleapis.com/v1/c"
+        provider = "//iam.googleapis.com/projects/1/locations/global/workloadIdentityPools/p/providers/q"
+        for idle, named in [
+            (pool, "identity.workloadPool, identity.clusterUri"),
+            (f"identity.workloadIdentityProvider={provider}", "identity.workloadIdentityProvider"),
+            ("identity.workloadIdentityProvider=none", "identity.workloadIdentityProvider"),
+            ("identity.tokenAudience=a", "identity.tokenAudience"),
+            ("identity.shortTokens=true", "identity.shortTokens"),
+        ]:
+            sentence = f"no effect, and all pods get the node's tokens: {named}. Set identity.enabled=true"
+            with self.subTest(idle), self.assertRaisesRegex(AssertionError, re.escape(sentence)):
+                rendered.helm("--set", idle)
+        # As the sentence says.
+        rendered.helm("--set", "identity.workloadPool=null,identity.clusterUri=null,identity.shortTokens=null")
 
     def test_it_refuses_a_way_that_the_cluster_does_not_have(self):
         fenced = {

@@ -8,11 +8,12 @@ use clap::Args;
 use super::admin::AdminArgs;
 use super::flag::Flag;
 use super::given::{Given, Mistakes, Syntax};
+use super::log::LogArgs;
 use super::opened::RoutesArgs;
 use super::repeated::Repeated;
 use super::syntax::{ArgExt as _, Choice, HostName, Time};
 use operator::check::{Canary, Command};
-use telemetry::logging::Format;
+use telemetry::logging::{Format, Levels};
 
 #[derive(Debug, Args)]
 pub(super) struct CheckArgs {
@@ -39,12 +40,21 @@ pub(super) struct CheckArgs {
 
     #[command(flatten)]
     admin: AdminArgs,
+
+    #[command(flatten)]
+    log: LogArgs,
 }
 
 impl CheckArgs {
-    /// The command, and the listener for operators, as given before or after the subcommand.
-    pub(super) fn resolve(self, before: AdminArgs, mistakes: &mut Mistakes) -> Option<(Command, SocketAddr)> {
-        let admin = self.admin.over(before).resolve(mistakes);
+    /// The command, the listener for operators, and the log's format and levels; the last two as given before or after the subcommand.
+    pub(super) fn resolve(
+        self,
+        admin_before: AdminArgs,
+        log_before: LogArgs,
+        mistakes: &mut Mistakes,
+    ) -> Option<(Command, SocketAddr, (Format, Levels))> {
+        let admin = self.admin.over(admin_before).resolve(mistakes);
+        let log = self.log.over(log_before).resolve(mistakes);
         let node = mistakes.optional(self.node_name);
         let open = self.open.resolve(mistakes)?;
         let command = match self.interval {
@@ -52,7 +62,7 @@ impl CheckArgs {
             None if self.last => Command::Last,
             None => Command::Once { format: mistakes.value(self.format)?, open },
         };
-        Some((command, admin?))
+        Some((command, admin?, log?))
     }
 }
 

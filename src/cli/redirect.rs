@@ -7,10 +7,13 @@ use strum::{Display, EnumString, VariantNames};
 
 use super::flag::Flag as _;
 use super::given::{Given, Mistakes, Syntax, plain};
+use super::log::LogArgs;
 use super::opened::OpenedArgs;
+use super::repeated::Repeated as _;
 use super::startup_taint::StartupTaintArgs;
 use super::syntax::{self, ArgExt as _, Choice};
 use redirect::{Command, Destination, Mode, PROXY, Redirect, SIDECAR_UID, Settings, Tool};
+use telemetry::logging::{Format, Levels};
 
 #[derive(Debug, Subcommand)]
 #[expect(clippy::large_enum_variant, reason = "parsed once")]
@@ -38,6 +41,9 @@ pub(super) enum Subcommands {
 
         #[command(flatten)]
         startup_taint: StartupTaintArgs,
+
+        #[command(flatten)]
+        log: LogArgs,
     },
     /// Remove the redirect rules of any tool. Pods then reach the metadata server directly. First stop any `redirect install
     /// --keep` and any proxy with --redirect, which would restore the rules
@@ -116,14 +122,22 @@ impl Subcommands {
         }
     }
 
-    pub(super) fn resolve(self, mistakes: &mut Mistakes) -> Option<Command> {
-        Some(match self {
-            Self::Install { wanted, keep: true, .. } => Command::Keep(wanted.resolve(mistakes)?),
-            Self::Install { wanted, dry_run: true, .. } => Command::Print(wanted.resolve(mistakes)?),
-            Self::Install { wanted, .. } => Command::Install(wanted.resolve(mistakes)?),
-            Self::Remove => Command::Remove,
-            Self::Check { wanted } => Command::Check(wanted.resolve(mistakes)?),
-        })
+    /// The command, and the log's format and levels, as given before or after the subcommand.
+    pub(super) fn resolve(self, before: LogArgs, mistakes: &mut Mistakes) -> Option<(Command, (Format, Levels))> {
+        let (command, log) = match self {
+            Self::Install { wanted, keep, dry_run, log, .. } => {
+                let command: fn(Redirect) -> Command = match (keep, dry_run) {
+                    (true, _) => Command::Keep,
+                    (_, true) => Command::Print,
+                    _ => Command::Install,
+                };
+                (wanted.resolve(mistakes).map(command), log.over(before))
+            }
+            Self::Remove => (Some(Command::Remove), before),
+            Self::Check { wanted } => (wanted.resolve(mistakes).map(Command::Check), before),
+        };
+        let log = log.resolve(mistakes);
+        Some((command?, log?))
     }
 }
 
@@ -131,8 +145,9 @@ impl RedirectArgs {
     fn resolve(self, mistakes: &mut Mistakes) -> Option<Redirect> {
         let place = mistakes.value(self.mode);
         let to = chosen(self.to);
-        let is_shared = !to.is_empty();
+        let is_chosen = !to.is_empty();
         let to = destination(place, to, mistakes);
+        let is_shared = is_chosen && to.as_ref().is_some_and(is_named);
         let has_uid = self.proxy_uid.is_some();
         let uid = self.proxy_uid.and_then(|uid| mistakes.value(uid));
         let uplinks = self.uplink;
@@ -150,6 +165,13 @@ impl RedirectArgs {
 /// The addresses that somebody chose. None, if the default applies.
 fn chosen(to: Vec<Given<SocketAddr>>) -> Vec<Given<SocketAddr>> {
     to.into_iter().filter(Given::is_chosen).collect()
+}
+
+/// Whether this names an address, and not another port of the default addresses alone. At those Google's own server may listen, so
+/// a changed port does not say that this proxy may share them.
+fn is_named(to: &Destination) -> bool {
+    let is_default = |to: SocketAddr| PROXY.iter().any(|proxy| proxy.ip() == to.ip() && proxy.port() != to.port());
+    !to.addrs().all(is_default)
 }
 
 fn destination(place: Option<Place>, to: Vec<Given<SocketAddr>>, mistakes: &mut Mistakes) -> Option<Destination> {
@@ -242,6 +264,23 @@ pub(super) mod tests {
         assert_eq!((redirect.settings.to, redirect.tool), (Destination::new(&PROXY).expect("two"), None));
         assert!(!redirect.settings.is_shared, "a node that has these addresses from somebody else has no place");
         assert_eq!(redirect.settings.opened, Opened::default());
+    }
+
+    #[test]
+    fn another_port_does_not_say_that_an_address_may_be_shared() {
+        for (to, is_shared) in [
+            ("--to 169.254.169.252:987 --to [fd20:ce::252]:987", false),
+            ("--to 169.254.169.252:987", false),
+            ("--to 169.254.169.252:988", true),
+            ("--to 169.254.169.252:988,[fd20:ce::252]:988", true),
+            ("--to 169.254.169.253:987,[fd20:ce::253]:987", true),
+            ("--to 169.254.169.253:987,[fd20:ce::252]:987", true),
+        ] {
+            let Command::Install(redirect) = redirect(&format!("redirect install {to}")) else {
+                panic!("no installation")
+            };
+            assert_eq!(redirect.settings.is_shared, is_shared, "{to}");
+        }
     }
 
     #[test]

@@ -227,6 +227,28 @@ fn the_documentation_has_every_flag_with_its_variable() {
 }
 
 #[test]
+fn a_container_that_only_logs_has_the_flags_of_the_log_behind_its_command() {
+    let format = |line: &str| match parse_line(line) {
+        Ok(Command::Redirect { log: (format, _), .. } | Command::Check { log: (format, _), .. }) => format,
+        other => panic!("{line}: {other:?}"),
+    };
+    for (line, expected) in [
+        ("redirect install --keep --log-format=json", Format::Json),
+        ("check --interval=30s --log-format=json --log=debug", Format::Json),
+        ("--log-format=json redirect install", Format::Json),
+        ("--log-format=json check --log-format=text", Format::Text),
+        ("--log-format=json redirect check", Format::Json),
+        ("redirect install", Format::Text),
+    ] {
+        assert_eq!(format(line), expected, "{line}");
+    }
+    for line in ["redirect install --log-format=xml", "check --log-format=xml"] {
+        let text = mistakes(line);
+        assert!(text.contains("--log-format: \"xml\" is not valid") && text.lines().count() == 2, "{line}: {text}");
+    }
+}
+
+#[test]
 fn help_and_messages_list_the_same_enum_values() {
     let Err(Stop::Shown(help)) = parse_line("--help") else { panic!("no help") };
     for flag in ["--policy-mode", "--recursive", "--overload", "--log-format"] {

@@ -30,7 +30,7 @@ const KUBECTL: [&str; 19] = [
 ];
 
 /// Flags of kubectl without a value, and flags whose value can be anything.
-const KUBECTL_SWITCHES: [&str; 4] = ["--rm", "-i", "--force", "--previous"];
+const KUBECTL_SWITCHES: [&str; 5] = ["--rm", "-i", "-it", "--force", "--previous"];
 const KUBECTL_VALUES: [&str; 7] = ["--dry-run", "-o", "--output", "--profile", "--raw", "--restart", "--selector"];
 
 /// Likewise of helm.
@@ -107,7 +107,8 @@ impl Cluster {
     fn original(&self, path: &str) -> PathBuf {
         let path = Path::new(path);
         let of_copy = |(copy, original): &(PathBuf, PathBuf)| Some(original.join(path.strip_prefix(copy).ok()?));
-        self.copies.iter().find_map(of_copy).unwrap_or_else(|| root().join(path))
+        // The last copy counts.
+        self.copies.iter().rev().find_map(of_copy).unwrap_or_else(|| root().join(path))
     }
 
     /// `cp -r FROM TO`

@@ -83,6 +83,14 @@ impl Rules {
         Self { written: Vec::new(), demo: None, sources: sources.collect(), cluster: Cluster::new() }
     }
 
+    /// After an installation, which has made an overlay of one's own.
+    pub(crate) fn installed() -> Self {
+        let mut rules = Self::new();
+        let copy = ["-r", "deploy/overlays/self-managed", "deploy/overlays/mine"].map(str::to_owned);
+        rules.cluster.copy(&copy).expect("an overlay");
+        rules
+    }
+
     pub(crate) fn check(&mut self, step: &Step) -> Checked {
         for variable in &step.variables {
             let name = variable.split('=').next().unwrap_or_default();

@@ -45,7 +45,7 @@ pub enum Error {
     #[error(
         "this node has the address {0} already, and not from this redirect: Google's own server may listen there. Choose others \
          for --to and for the proxy's --addr (Helm: redirect.addresses), such as 169.254.169.253:988; or, if it is this proxy's, \
-         say so with an explicit --to"
+         say so with an explicit --to and port 988: another port alone does not say it"
     )]
     Taken(IpAddr),
     /// An address cannot be added or read.

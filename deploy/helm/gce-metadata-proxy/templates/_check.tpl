@@ -2,6 +2,8 @@
 {{- define "values.check" -}}
 {{- if .Values.identity.enabled -}}
 {{- include "identity.check" . -}}
+{{- else -}}
+{{- include "identity.off.check" . -}}
 {{- end -}}
 {{- if .Values.redirect.startupTaint -}}
 {{- include "startupTaint.check" . -}}
@@ -16,6 +18,13 @@
 {{- end -}}
 {{- if hasSuffix (printf ":%d" (int .Values.metricsPort)) .Values.redirect.metricsAddr -}}
 {{- fail (printf "redirect.metricsAddr=%s has the port of metricsPort, where the proxy serves its own pages on the same network" .Values.redirect.metricsAddr) -}}
+{{- end -}}
+{{- $metricsHost := regexReplaceAll ":[0-9]*$" .Values.redirect.metricsAddr "" -}}
+{{- if and $metricsHost (not (hasPrefix "[" $metricsHost)) (not (include "isIPv4" $metricsHost)) -}}
+{{- fail (printf "redirect.metricsAddr=%s has no address before its port; take one such as 0.0.0.0:1990" .Values.redirect.metricsAddr) -}}
+{{- end -}}
+{{- if and .Values.canary.enabled (lt (int .Values.canary.metricsPort) 1024) -}}
+{{- fail (printf "canary.metricsPort=%d is below 1024, where the canary, which has no privilege, can listen on some nodes only" (int .Values.canary.metricsPort)) -}}
 {{- end -}}
 {{- if eq (int .Values.port) (int .Values.metricsPort) -}}
 {{- fail "port and metricsPort are the same; pods must not reach the pages for operators" -}}
@@ -51,10 +60,30 @@ given twice is an error at the start. */}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
+{{- /* Variables of the container `redirect`, which `env` does not reach. */}}
+{{- $redirects := dict
+  "METADATA_PROXY_REDIRECT_TO" "redirect.addresses and port"
+  "METADATA_PROXY_REDIRECT_TOOL" "redirect.tool"
+  "METADATA_PROXY_REDIRECT_UPLINK" "redirect.uplinks"
+  "METADATA_PROXY_STARTUP_TAINT" "redirect.startupTaint"
+-}}
 {{- range .Values.env -}}
+{{- if not (or (kindIs "string" .value) (kindIs "invalid" .value)) -}}
+{{- fail (printf "env: the value of %s is not a text, and Kubernetes refuses it: put it in quotes (with --set, take --set-string)" .name) -}}
+{{- end -}}
+{{- if hasKey $redirects .name -}}
+{{- fail (printf "env: instead of %s set %s, for the container that has the redirect" .name (get $redirects .name)) -}}
+{{- end -}}
 {{- if eq .name "METADATA_PROXY_LOG_FORMAT" -}}
 {{- fail "env: instead of METADATA_PROXY_LOG_FORMAT set --log-format in extraArgs, which replaces the chart's flag; a variable does not" -}}
 {{- end -}}
+{{- end -}}
+{{- end }}
+
+{{/* Whether a text that has the form of an IPv4 address is one. Empty if not. */}}
+{{- define "isIPv4" -}}
+{{- if regexMatch `^((25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])(\.|$)){4}$` . -}}
+yes
 {{- end -}}
 {{- end }}
 
@@ -62,6 +91,11 @@ given twice is an error at the start. */}}
 {{- define "addresses.check" -}}
 {{- $versions := list -}}
 {{- range .Values.redirect.addresses -}}
+{{- if regexMatch `^(169\.254\.169\.254|fd20:0{0,2}ce(:0{0,4})*:0?254)$` . -}}
+{{- fail (printf "redirect.addresses: %s is the metadata server's, and the proxy needs an address of its own: take link-local ones, or of fd20:ce::/64" .) -}}
+{{- else if and (not (contains ":" .)) (not (include "isIPv4" .)) -}}
+{{- fail (printf "redirect.addresses: %s is no address; the numbers of one are 255 at most" .) -}}
+{{- end -}}
 {{- if or (hasPrefix "127." .) (has . (list "::1" "0.0.0.0" "::")) -}}
 {{- fail (printf "redirect.addresses: %s is no address that pods can be sent to: take link-local ones, or of fd20:ce::/64" .) -}}
 {{- end -}}

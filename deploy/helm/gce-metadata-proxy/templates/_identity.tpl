@@ -30,6 +30,8 @@
 {{- fail "identity.access fenced needs identity.workloadPool or identity.workloadIdentityProvider, whose tokens the admission policy allows" -}}
 {{- else if .shortTokens -}}
 {{- fail "identity.shortTokens needs identity.workloadPool or identity.workloadIdentityProvider, whose tokens it bounds" -}}
+{{- else if eq .prefetch "all" -}}
+{{- fail "identity.prefetch=all needs identity.workloadPool or identity.workloadIdentityProvider, whose tokens it fetches" -}}
 {{- else if ne .workloadIdentityProvider "none" -}}
 {{- fail "identity.enabled needs what Google knows this cluster by: identity.workloadIdentityProvider, or of a GKE cluster identity.workloadPool and identity.clusterUri. Without it pods lose the node's tokens, which they have now, and get none of their own; if that is wanted, set identity.workloadIdentityProvider=none" -}}
 {{- end -}}
@@ -42,6 +44,19 @@
 {{- else if and (eq .access "fenced") (semverCompare "<1.30.0-0" $version) -}}
 {{- fail (printf "identity.access fenced needs Kubernetes 1.30 for its admission policy, and this is %s; use kubelet (without a cluster, helm template needs --kube-version)" $version) -}}
 {{- end -}}
+{{- end -}}
+{{- end }}
+
+{{/* Fails with a sentence if somebody described the cluster to Google and forgot to turn Workload Identity on. */}}
+{{- define "identity.off.check" -}}
+{{- $idle := list -}}
+{{- range $name := list "workloadPool" "clusterUri" "workloadIdentityProvider" "tokenAudience" "shortTokens" -}}
+{{- if index $.Values.identity $name -}}
+{{- $idle = append $idle (printf "identity.%s" $name) -}}
+{{- end -}}
+{{- end -}}
+{{- with $idle -}}
+{{- fail (printf "without identity.enabled these have no effect, and all pods get the node's tokens: %s. Set identity.enabled=true; or, if that is wanted, set these to null" (join ", " .)) -}}
 {{- end -}}
 {{- end }}
 
@@ -71,8 +86,11 @@
   value: {{ include "identity.audience" . | quote }}
 - name: METADATA_PROXY_PASSTHROUGH
   value: {{ join "," .Values.identity.passthrough | quote }}
+{{- if include "identity.audience" . }}
+# Without tokens of pods there is nothing to fetch, and the proxy refuses it.
 - name: METADATA_PROXY_PREFETCH
   value: {{ .Values.identity.prefetch | quote }}
+{{- end }}
 # A new version takes over tokens from the pod before it, if both are pods of this DaemonSet.
 - name: METADATA_PROXY_HANDOVER
   valueFrom:

@@ -80,6 +80,24 @@ projected:
               fieldPath: metadata.namespace
 {{- end }}
 
+{{/* Whether extraArgs has a format of the log, which replaces the chart's in all containers. Empty if not. */}}
+{{- define "logFormat.isGiven" -}}
+{{- if regexMatch `(^|,)--log-format(=|,|$)` (join "," .Values.extraArgs) -}}
+yes
+{{- end -}}
+{{- end }}
+
+{{/* The format of the log, as the proxy has it, for containers that extraArgs does not reach. */}}
+{{- define "logFormat" -}}
+{{- $format := "json" -}}
+{{- range .Values.extraArgs -}}
+{{- if hasPrefix "--log-format=" . -}}
+{{- $format = trimPrefix "--log-format=" . -}}
+{{- end -}}
+{{- end -}}
+- --log-format={{ $format }}
+{{- end }}
+
 {{/* Not an argument, so that commands that are run in the container have it, too. */}}
 {{- define "metricsAddr" -}}
 {{- if ne (int .Values.metricsPort) 989 -}}

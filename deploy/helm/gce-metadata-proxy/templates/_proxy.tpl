@@ -90,6 +90,10 @@
 - name: METADATA_PROXY_REDIRECT_MAX_NEW_CONNECTIONS
   value: {{ int .maxNewConnections | quote }}
 {{- end }}
+{{- with .tool }}
+- name: METADATA_PROXY_REDIRECT_TOOL
+  value: {{ . }}
+{{- end }}
 {{- with .uplinks }}
 - name: METADATA_PROXY_REDIRECT_UPLINK
   value: {{ join "," . | quote }}
