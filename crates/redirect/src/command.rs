@@ -126,8 +126,8 @@ async fn report(redirect: &Redirect) -> Result<bool, Error> {
                 .to_owned()
         }
         State::Absent => {
-            "the redirect is not installed, and pods are OPEN: they reach the metadata server itself, with the \
-                          node's tokens and secrets"
+            "the redirect is not installed, or not whole, and pods are OPEN: they reach the metadata server itself, by \
+                          IPv4 or IPv6, with the node's tokens and secrets"
                 .to_owned()
         }
         State::Differs(what) => format!("the redirect does not match these flags: {what}"),
