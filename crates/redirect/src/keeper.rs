@@ -39,6 +39,8 @@ pub struct Keeper {
     decision: Decision,
     /// The label in the last log message about spoofed packets.
     said: &'static str,
+    /// The last log message about IPv6 that is left out. `None` if it is not.
+    left_out: Option<String>,
     spoofed: IntGaugeVec,
     drops: Drops,
     installed: Arc<Notify>,
@@ -74,6 +76,7 @@ impl Keeper {
         let InstalledRedirect { redirect, decided, installed } = installed;
         let decision = Decision::new(decided, false);
         let mut keeper = Self::new(redirect, decision, metrics);
+        keeper.warn_of_ipv6();
         keeper.warn_of_spoofing();
         keeper.show_decision(installed.drops_spoofed);
         keeper
@@ -88,6 +91,7 @@ impl Keeper {
             is_decision_refused: false,
             decision,
             said: "",
+            left_out: None,
             spoofed,
             drops,
             installed,
@@ -138,6 +142,7 @@ impl Keeper {
                 && self.trouble.is_none()
             {
                 self.drops.check(&self.redirect).await;
+                self.warn_of_ipv6();
                 self.follow(*is_dropped).await;
                 continue;
             }
@@ -155,6 +160,7 @@ impl Keeper {
             match outcome {
                 Ok(installed) if self.trouble.is_some() => self.is_installed(&installed),
                 Ok(installed) => {
+                    self.warn_of_ipv6();
                     self.show_decision(installed.drops_spoofed);
                     is_restored(&found);
                 }
@@ -223,6 +229,14 @@ impl Keeper {
         }
     }
 
+    /// Warns if IPv6 is left out, when that or its reason changes.
+    fn warn_of_ipv6(&mut self) {
+        let before = std::mem::replace(&mut self.left_out, self.redirect.left_out());
+        if let Some(left_out) = self.left_out.as_ref().filter(|left_out| before.as_ref() != Some(*left_out)) {
+            tracing::warn!("{left_out}");
+        }
+    }
+
     /// Warns if spoofed packets pass. Returns whether they do.
     fn warn_of_spoofing(&mut self) -> bool {
         self.said = self.decision.current().label();
@@ -242,6 +256,7 @@ impl Keeper {
         if let Some(doubt) = self.redirect.doubt() {
             tracing::warn!("{doubt}");
         }
+        self.warn_of_ipv6();
         self.warn_of_spoofing();
         self.installed.notify_one();
     }
