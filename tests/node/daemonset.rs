@@ -307,14 +307,28 @@ fn the_proxy_itself_can_install_the_redirect() {
 }
 
 fn what_is_flushed_comes_back() {
+    const METRICS: &str = "127.0.0.1:1990";
     let world = World::new();
-    let keeper = Process::start(&world.node, &["redirect", "install", "--keep"]);
+    let keeper = Process::start(&world.node, &["redirect", "install", "--keep", "--keeper-metrics-addr", METRICS]);
     keeper.line("redirect installed");
+    let restored = || {
+        let page = world.node.curl(&format!("http://{METRICS}/metrics")).text;
+        ["absent", "changed", "closed", "unreadable"].map(|found| {
+            let series = format!("metadata_proxy_redirect_restored_total{{found=\"{found}\"}} ");
+            page.lines().find_map(|line| line.strip_prefix(&series)?.parse().ok())
+        })
+    };
+    let counts = |counts: [u32; 4]| eventually("it is counted", || restored() == counts.map(Some));
     assert_eq!(redirect(&world.node, "check").code, Some(0));
+    counts([0, 0, 0, 0]);
     world.node.sh("nft flush ruleset");
     assert_eq!(redirect(&world.node, "check").code, Some(1));
     keeper.line("the redirect was missing");
     assert_eq!(redirect(&world.node, "check").code, Some(0));
+    counts([1, 0, 0, 0]);
+    world.node.sh("nft flush chain inet gce_metadata_proxy to_proxy");
+    keeper.line("was changed and has been restored");
+    counts([1, 1, 0, 0]);
     assert_eq!(keeper.terminate().code(), Some(0));
     assert_eq!(redirect(&world.node, "check").code, Some(0), "it stays");
 }
