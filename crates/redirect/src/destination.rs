@@ -80,6 +80,11 @@ pub fn is_added(ip: IpAddr) -> bool {
     }
 }
 
+/// Whether the redirect adds this address to the node as it is now.
+pub fn is_added_now(ip: IpAddr) -> bool {
+    is_added(ip) && (ip.is_ipv4() || has_ipv6() && !is_ipv6_off_on_lo())
+}
+
 /// Whether this network namespace can serve pods over IPv6: it has an address that other machines can reach.
 pub fn has_ipv6() -> bool {
     has_global(&fs::read_to_string("/proc/net/if_inet6").unwrap_or_default())
