@@ -141,6 +141,7 @@ impl App {
             let metrics = redirect::Metrics {
                 dropped: registry.counter(&table::REDIRECT_DROPPED),
                 spoofed: registry.gauge_vec(&table::REDIRECT_SPOOFED),
+                restored: registry.counter_vec(&table::REDIRECT_RESTORED),
             };
             let keeper = Keeper::of_installed(installed, metrics);
             // A process keeps only one redirect, so this is set once.

@@ -95,6 +95,7 @@ fn start(command: Command) -> Outcome<ExitCode> {
                 let metrics = redirect::Metrics {
                     dropped: registry.counter(&table::REDIRECT_DROPPED),
                     spoofed: registry.gauge_vec(&table::REDIRECT_SPOOFED),
+                    restored: registry.counter_vec(&table::REDIRECT_RESTORED),
                 };
                 let is_as_wanted = redirect::run(command, metrics, once_installed, first_signal()?).await?;
                 return Ok(if is_as_wanted { ExitCode::SUCCESS } else { ExitCode::FAILURE });

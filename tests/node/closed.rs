@@ -23,6 +23,7 @@ pub const TESTS: &[Test] = tests![
     the_other_tool_closes_pods,
     a_proxy_without_an_address_closes_pods,
     a_proxy_that_cannot_start_closes_pods,
+    what_is_left_of_flushed_rules_closes_nothing,
     a_sidecar_that_cannot_redirect_closes_its_pod,
     where_nothing_can_be_installed_it_says_that_pods_are_open,
     the_startup_taint_stays_while_pods_are_closed,
@@ -268,6 +269,62 @@ fn a_proxy_that_cannot_start_closes_pods() {
     is_protected(pod);
     drop(proxy);
     fs::remove_file(policy).expect("it is there");
+}
+
+/// Ways to open pods that leave something of the rules.
+const OPENED: [(&str, &str); 6] = [
+    ("nft", "nft flush table inet gce_metadata_proxy"),
+    (
+        "nft",
+        "nft delete chain inet gce_metadata_proxy no_bypass; nft delete chain inet gce_metadata_proxy to_proxy; \
+     nft delete chain inet gce_metadata_proxy no_leaving",
+    ),
+    // As somebody does who wants to begin anew. `-X` stops at the first chain that it cannot delete.
+    (
+        "iptables",
+        "for tool in iptables ip6tables; do for table in filter nat mangle; do \
+     $tool -t $table -F; $tool -t $table -X; done; done 2>/dev/null; iptables -t mangle -N GCE-METADATA-PROXY-LEAVING || true",
+    ),
+    (
+        "iptables",
+        "for tool in iptables ip6tables; do for table in filter nat mangle; do $tool -t $table -F; done; done",
+    ),
+    ("iptables", "for table in filter nat mangle; do iptables -t $table -F; done"),
+    (
+        "iptables",
+        "iptables -D FORWARD -j GCE-METADATA-PROXY-BYPASS; iptables -t nat -F; \
+     iptables -t mangle -D POSTROUTING -j GCE-METADATA-PROXY-LEAVING",
+    ),
+];
+
+/// Empty chains, and chains that no packet passes, are no rules in force.
+fn what_is_left_of_flushed_rules_closes_nothing() {
+    let world = World::new();
+    let pod = &world.pods[0];
+    let policy = std::env::temp_dir().join(format!("policy-flushed-{}.yaml", std::process::id()));
+    fs::write(&policy, "conceal: [").expect("a temporary file");
+    let broken = format!("--policy={}", policy.display());
+    let broken = [&AS_A_PROXY[..], &["--redirect", &broken]].concat();
+    for (tool, open) in OPENED {
+        let check = || redirect(&world.node, &format!("check --tool {tool}"));
+        succeeds(&redirect(&world.node, &format!("install --tool {tool}")));
+        world.node.sh(open);
+        is_open(pod, SERVER);
+        fails(&check(), &["OPEN"]);
+        fails(&Process::run(&world.node, &broken), &["pods are closed"]);
+        all_is_closed(pod);
+        fails(&Process::run(&world.node, &broken), &["Pods stay closed"]);
+        succeeds(&redirect(&world.node, "remove"));
+    }
+    fs::remove_file(policy).expect("it is there");
+    for (tool, open) in [OPENED[0], OPENED[3]] {
+        let keeper = Process::start(&world.node, &["redirect", "install", "--keep", "--tool", tool]);
+        keeper.line("redirect installed");
+        world.node.sh(open);
+        keeper.line("the redirect was missing");
+        is_closed(pod, SERVER);
+        assert_eq!(keeper.terminate().code(), Some(0));
+    }
 }
 
 fn a_sidecar_that_cannot_redirect_closes_its_pod() {

@@ -29,6 +29,8 @@ pub const TESTS: &[Test] = tests![
     the_capability_net_admin_is_enough,
     what_comes_by_an_uplink_is_not_redirected,
     an_interface_that_has_the_server_s_address_is_no_uplink,
+    a_door_that_the_node_never_had_is_no_failure_with_nonlocal_binds,
+    a_door_for_ipv6_is_forgotten_with_the_node_s_ipv6,
 ];
 
 /// A value that the proxy does not cache.
@@ -307,14 +309,28 @@ fn the_proxy_itself_can_install_the_redirect() {
 }
 
 fn what_is_flushed_comes_back() {
+    const METRICS: &str = "127.0.0.1:1990";
     let world = World::new();
-    let keeper = Process::start(&world.node, &["redirect", "install", "--keep"]);
+    let keeper = Process::start(&world.node, &["redirect", "install", "--keep", "--keeper-metrics-addr", METRICS]);
     keeper.line("redirect installed");
+    let restored = || {
+        let page = world.node.curl(&format!("http://{METRICS}/metrics")).text;
+        ["absent", "changed", "closed", "unreadable"].map(|found| {
+            let series = format!("metadata_proxy_redirect_restored_total{{found=\"{found}\"}} ");
+            page.lines().find_map(|line| line.strip_prefix(&series)?.parse().ok())
+        })
+    };
+    let counts = |counts: [u32; 4]| eventually("it is counted", || restored() == counts.map(Some));
     assert_eq!(redirect(&world.node, "check").code, Some(0));
+    counts([0, 0, 0, 0]);
     world.node.sh("nft flush ruleset");
     assert_eq!(redirect(&world.node, "check").code, Some(1));
     keeper.line("the redirect was missing");
     assert_eq!(redirect(&world.node, "check").code, Some(0));
+    counts([1, 0, 0, 0]);
+    world.node.sh("nft flush chain inet gce_metadata_proxy to_proxy");
+    keeper.line("was changed and has been restored");
+    counts([1, 1, 0, 0]);
     assert_eq!(keeper.terminate().code(), Some(0));
     assert_eq!(redirect(&world.node, "check").code, Some(0), "it stays");
 }
@@ -382,4 +398,44 @@ fn an_interface_that_has_the_server_s_address_is_no_uplink() {
     succeeds(&redirect(&world.node, "check"));
     let rules = redirect(&world.node, "install --dry-run").stdout;
     assert!(rules.contains("eth0") && !rules.contains("claimed"), "{rules}");
+}
+
+/// The probes of the proxy's own doors on this node, by outcome.
+fn probes(node: &Namespace) -> [u32; 2] {
+    let page = node.curl("http://127.0.0.1:989/metrics").text;
+    ["answered", "failed"].map(|outcome| {
+        let series = format!("metadata_proxy_door_probes_total{{outcome=\"{outcome}\"}} ");
+        page.lines().find_map(|line| line.strip_prefix(&series)?.parse().ok()).expect("a number")
+    })
+}
+
+/// As on nodes with keepalived or HAProxy, where a socket may have any address.
+fn a_door_that_the_node_never_had_is_no_failure_with_nonlocal_binds() {
+    let world = World::new();
+    world.node.sh("echo 1 > /proc/sys/net/ipv4/ip_nonlocal_bind; echo 1 > /proc/sys/net/ipv6/ip_nonlocal_bind");
+    let proxy = world.proxy(&[]);
+    // The door on loopback is the last of three, and the first two wait for a second each.
+    eventually("its doors are probed twice", || probes(&world.node)[0] >= 2);
+    let [_, failed] = probes(&world.node);
+    assert_eq!(failed, 0, "{:?}", proxy.written());
+}
+
+fn a_door_for_ipv6_is_forgotten_with_the_node_s_ipv6() {
+    let world = World::new();
+    let keeper = Process::start(&world.node, &["redirect", "install", "--keep"]);
+    keeper.line("redirect installed");
+    let proxy = world.proxy(&[]);
+    eventually("three doors are probed", || probes(&world.node) == [3, 0]);
+    world.node.sh("for interface in eth0 pod1 pod2; do ip -6 address flush dev $interface scope global; done");
+    keeper.line("has been restored");
+    let [before, failed] = probes(&world.node);
+    assert_eq!(failed, 0, "{:?}", proxy.written());
+    eventually("two doors are probed twice more", || probes(&world.node)[0] >= before + 4);
+    assert_eq!(probes(&world.node)[1], 0, "{:?}", proxy.written());
+    let ready = world.node.curl("http://127.0.0.1:989/readyz").text;
+    assert!(!ready.contains("fd20:ce::252"), "{ready}");
+    // An address that the redirect would have on the node is another matter.
+    assert_eq!(keeper.terminate().code(), Some(0));
+    world.node.sh("ip address del 169.254.169.252/32 dev lo");
+    proxy.line("this node no longer has the address 169.254.169.252");
 }

@@ -12,6 +12,8 @@ pub const TESTS: &[Test] = tests![
     a_route_of_ipv6_through_a_pod_takes_no_pod_from_the_redirect,
     a_pod_s_address_arrives_unchanged,
     a_node_without_ipv6_needs_none,
+    where_the_ipv6_address_cannot_be_had_ipv4_is_served,
+    a_keeper_serves_ipv6_as_soon_as_its_address_can_be_had,
     a_pod_cannot_flood_by_ipv6,
     the_node_does_not_speak_from_the_proxy_s_address,
 ];
@@ -89,6 +91,58 @@ fn a_node_without_ipv6_needs_none() {
         assert!(addresses.contains("169.254.169.252/32") && !addresses.contains("fd20:ce::252"), "{addresses}");
         is_protected_at(&world.pods[0], &[SERVER, "http://metadata.google.internal"]);
     }
+}
+
+/// Makes the address `fd20:ce::252` impossible, and the words that say why.
+const NO_ADDRESS: [(&str, &str); 2] = [
+    ("echo 1 > /proc/sys/net/ipv6/conf/lo/disable_ipv6", "net.ipv6.conf.lo.disable_ipv6=0"),
+    ("ip address add fd20:ce::252/128 dev lo", "has the address fd20:ce::252 already"),
+];
+const LEFT_OUT: &str = "pods are served by IPv4 alone";
+
+fn where_the_ipv6_address_cannot_be_had_ipv4_is_served() {
+    for (prevent, why) in NO_ADDRESS {
+        let world = World::new();
+        let _proxy = world.proxy(&[]);
+        let pod = &world.pods[0];
+        for tool in ["nft", "iptables"] {
+            // Also where it was served before.
+            succeeds(&redirect(&world.node, &format!("install --tool {tool}")));
+            is_protected(pod);
+            world.node.sh(&format!("ip address del fd20:ce::252/128 dev lo; {prevent}"));
+            for command in ["install", "check"] {
+                let said = redirect(&world.node, &format!("{command} --tool {tool}"));
+                succeeds(&said);
+                assert!(said.stdout.contains(LEFT_OUT) && said.stdout.contains(why), "{said:?}");
+            }
+            is_protected_at(pod, &[SERVER]);
+            is_closed(pod, SERVER_V6);
+            // An address that is named may be shared with who has it.
+            if why.contains("disable_ipv6") {
+                let alone = redirect(&world.node, &format!("install --tool {tool} --to [fd20:ce::252]:988"));
+                let said = [why, "pods are closed"].iter().all(|words| alone.stderr.contains(words));
+                assert!(alone.code == Some(1) && said, "{alone:?}");
+            }
+            succeeds(&redirect(&world.node, "remove"));
+            world
+                .node
+                .sh("echo 0 > /proc/sys/net/ipv6/conf/lo/disable_ipv6; ip address del fd20:ce::252/128 dev lo || true");
+        }
+    }
+}
+
+fn a_keeper_serves_ipv6_as_soon_as_its_address_can_be_had() {
+    let world = World::new();
+    let _proxy = world.proxy(&[]);
+    let (prevent, why) = NO_ADDRESS[0];
+    world.node.sh(prevent);
+    let keeper = Process::start(&world.node, &["redirect", "install", "--keep"]);
+    keeper.line(why);
+    is_protected_at(&world.pods[0], &[SERVER]);
+    world.node.sh("echo 0 > /proc/sys/net/ipv6/conf/lo/disable_ipv6");
+    let before = keeper.line("has been restored");
+    assert!(!before.iter().any(|line| line.contains(LEFT_OUT)), "it is logged again: {before:?}");
+    is_protected(&world.pods[0]);
 }
 
 fn a_pod_cannot_flood_by_ipv6() {

@@ -1,8 +1,21 @@
-//! [`Route`]: a route of this network namespace, from its `/proc/net`.
+//! [`Route`]: a route of this network namespace, from its `/proc/net`; and whether an address is its own, as rtnetlink(7) says.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::{fs, iter};
+
+use rustix::net::AddressFamily;
+
+use crate::netlink::{ATTRIBUTE, NLM_F_ACK, ask};
+
+/// From `linux/rtnetlink.h`.
+const RTM_GETROUTE: u16 = 26;
+const RTA_DST: u16 = 1;
+const RTN_LOCAL: u8 = 2;
+
+/// Length of `rtmsg`, and the position of the route's type in it.
+const MESSAGE: usize = 12;
+const TYPE: usize = 7;
 
 /// The main routing table of IPv4, and all tables of IPv6. Policy routing is not considered.
 const V4: &str = "/proc/net/route";
@@ -65,6 +78,28 @@ impl Route {
     }
 }
 
+/// Whether packets to this address stay in this network namespace: it has the address, or a route that says so. That a socket
+/// can be bound to it says less: with `ip_nonlocal_bind`, any address can be.
+pub fn is_local(ip: IpAddr) -> io::Result<bool> {
+    let (family, address) = match ip {
+        IpAddr::V4(ip) => (AddressFamily::INET, ip.octets().to_vec()),
+        IpAddr::V6(ip) => (AddressFamily::INET6, ip.octets().to_vec()),
+    };
+    let mut request = vec![0; MESSAGE];
+    request[0] = u8::try_from(family.as_raw()).expect("2 or 10");
+    request[1] = u8::try_from(address.len() * 8).expect("at most 128");
+    request.extend(u16::try_from(ATTRIBUTE + address.len()).expect("a few bytes").to_ne_bytes());
+    request.extend(RTA_DST.to_ne_bytes());
+    request.extend(address);
+    match ask(RTM_GETROUTE, NLM_F_ACK, &request) {
+        Ok(routes) => Ok(routes.iter().any(|route| route.get(TYPE) == Some(&RTN_LOCAL))),
+        Err(error) if matches!(error.kind(), io::ErrorKind::NetworkUnreachable | io::ErrorKind::HostUnreachable) => {
+            Ok(false)
+        }
+        Err(error) => Err(error),
+    }
+}
+
 /// All routes. Without those of IPv6 if the kernel has no IPv6.
 pub fn list() -> io::Result<Vec<Route>> {
     let mut routes = parse_v4(&fs::read_to_string(V4)?);
@@ -115,6 +150,14 @@ fn route_of_v6(line: &str) -> Option<Route> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Every network namespace has loopback. 192.0.2.0/24 and 2001:db8::/32 are for documentation: no machine has them.
+    #[test]
+    fn an_address_of_this_machine_is_told_from_others() {
+        for (ip, expected) in [("127.0.0.1", true), ("127.0.0.9", true), ("192.0.2.1", false), ("2001:db8::1", false)] {
+            assert_eq!(is_local(ip.parse().expect("an address")).expect("the kernel answers"), expected, "{ip}");
+        }
+    }
 
     #[test]
     fn routes_are_read_as_the_kernel_prints_them() {

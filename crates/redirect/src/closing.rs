@@ -28,7 +28,7 @@ pub enum Pods {
 pub enum Unserved {
     /// Rules that were in force before stay.
     InForce(State),
-    /// There were none.
+    /// There were none, or they did not close the metadata server to pods.
     NotInstalled(Pods),
 }
 

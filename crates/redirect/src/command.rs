@@ -43,6 +43,9 @@ pub async fn run<F: Future<Output = ()>>(
         Command::Install(redirect) => {
             let Installed { tool, .. } = redirect.install().await?;
             println!("redirect installed with {tool}; it stays until 'redirect remove'");
+            if let Some(left_out) = redirect.left_out() {
+                println!("{left_out}");
+            }
             if let Some(doubt) = redirect.spoofed().doubt() {
                 println!("{doubt}");
             }
@@ -109,6 +112,9 @@ async fn report(redirect: &Redirect) -> Result<bool, Error> {
                 let why = why.map_or_else(|| "it would be accepted now".to_owned(), |why| why.to_string());
                 println!("it has no bound on new connections, which was refused ({why}): one pod can flood the proxy");
             }
+            if let Some(left_out) = redirect.left_out() {
+                println!("{left_out}");
+            }
             if let Some(dropped) = redirect.dropped().await? {
                 println!("packets dropped by the bound on new connections, since the rules were installed: {dropped}");
             }
@@ -126,8 +132,8 @@ async fn report(redirect: &Redirect) -> Result<bool, Error> {
                 .to_owned()
         }
         State::Absent => {
-            "the redirect is not installed, and pods are OPEN: they reach the metadata server itself, with the \
-                          node's tokens and secrets"
+            "the redirect is not installed, or not whole, and pods are OPEN: they reach the metadata server itself, by \
+                          IPv4 or IPv6, with the node's tokens and secrets"
                 .to_owned()
         }
         State::Differs(what) => format!("the redirect does not match these flags: {what}"),

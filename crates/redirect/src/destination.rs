@@ -55,6 +55,15 @@ impl Destination {
         self.v4.map(SocketAddr::V4).into_iter().chain(self.v6.map(SocketAddr::V6))
     }
 
+    /// The IPv6 address, if there is also one for IPv4, by which pods are served without it.
+    pub(super) fn spare_v6(&self) -> Option<IpAddr> {
+        self.v4.and(self.v6).map(|v6| IpAddr::V6(*v6.ip()))
+    }
+
+    pub(super) fn without_v6(self) -> Self {
+        Self { v6: None, ..self }
+    }
+
     /// Without the IPv6 address on a node that has no IPv6, unless it is the only one.
     pub(super) fn on_this_node(&self) -> Self {
         let v6 = self.v6.filter(|_| self.v4.is_none() || has_ipv6());
@@ -71,6 +80,11 @@ pub fn is_added(ip: IpAddr) -> bool {
     }
 }
 
+/// Whether the redirect adds this address to the node as it is now.
+pub fn is_added_now(ip: IpAddr) -> bool {
+    is_added(ip) && (ip.is_ipv4() || has_ipv6() && !is_ipv6_off_on_lo())
+}
+
 /// Whether this network namespace can serve pods over IPv6: it has an address that other machines can reach.
 pub fn has_ipv6() -> bool {
     has_global(&fs::read_to_string("/proc/net/if_inet6").unwrap_or_default())
@@ -79,6 +93,11 @@ pub fn has_ipv6() -> bool {
 /// Whether the kernel has IPv6, so that this network namespace may get such an address.
 pub fn may_have_ipv6() -> bool {
     fs::exists("/proc/net/if_inet6").unwrap_or(false)
+}
+
+/// Whether the kernel refuses IPv6 addresses on the interface `lo`.
+pub(super) fn is_ipv6_off_on_lo() -> bool {
+    fs::read_to_string("/proc/sys/net/ipv6/conf/lo/disable_ipv6").is_ok_and(|value| value.trim() != "0")
 }
 
 /// Each line has an address, the interface's index, the prefix length, the scope (00: global), flags, and the interface's

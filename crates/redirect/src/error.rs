@@ -48,8 +48,17 @@ pub enum Error {
          say so with an explicit --to and port 988: another port alone does not say it"
     )]
     Taken(IpAddr),
+    /// The node has IPv6, but not on `lo`.
+    #[error(
+        "the address {0} cannot be added to the interface lo, which has no IPv6; set net.ipv6.conf.lo.disable_ipv6=0 on this node, \
+         or leave IPv6 out with the IPv4 address alone in --to (Helm: redirect.addresses)"
+    )]
+    NoIpv6(IpAddr),
     /// An address cannot be added or read.
-    #[error("the address {addr} cannot be added to the interface lo: {error}")]
+    #[error(
+        "the address {addr} cannot be added to the interface lo: {error}; choose another one for --to and for the proxy's --addr \
+         (Helm: redirect.addresses)"
+    )]
     NoAddress { addr: IpAddr, error: io::Error },
     /// The addresses cannot be removed.
     #[error("the proxy's addresses cannot be taken away from the interface lo: {0}")]

@@ -23,10 +23,6 @@ impl Redirect {
         let mut is_dropped = self.spoofed().is_dropped();
         let plan = self.plan_with(&[tool], is_dropped).await;
         let mut state = tool.state(&plan).await?;
-        if matches!(state, State::Differs(_)) && tool.has(&Plan::loopback_alone()).await? {
-            // `remove` leaves these rules where it cannot undo the first edition.
-            state = State::Absent;
-        }
         if !state.is_installed() {
             state = Self::unbounded(tool, &plan).await?.unwrap_or(state);
         }

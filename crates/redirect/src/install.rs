@@ -47,8 +47,8 @@ impl Redirect {
         Ok(InstalledRedirect { redirect, decided, installed })
     }
 
-    /// Closes the metadata server to this node's pods if no rules are in force, because the proxy cannot start. An earlier redirect
-    /// stays: another proxy may serve pods by it.
+    /// Closes the metadata server to this node's pods if no rules in force do, because the proxy cannot start. An earlier redirect
+    /// stays if it closes the server by each IP version: another proxy may serve pods by it.
     pub async fn close_unless_in_force(addrs: &[SocketAddr], opened: Opened) -> Unserved {
         let to = Destination::first_of(addrs).unwrap_or_default();
         let settings = Settings { mode: Mode::DaemonSet { uplinks: None }, to, is_shared: true, opened };

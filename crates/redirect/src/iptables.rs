@@ -8,8 +8,9 @@ mod text;
 
 use super::plan::Plan;
 use super::rule::{Hook, Name, Rule};
+use super::state::are_reset;
 use super::{Error, State, may_have_ipv6, process};
-use text::{PREFIX, Saved, TABLES, has_chain, hook, is_jump, name, nothing_saved, ruleset, table_of};
+use text::{PREFIX, Saved, TABLES, condition, has_chain, hook, is_jump, name, nothing_saved, ruleset, table_of};
 
 pub(super) use text::text;
 
@@ -87,9 +88,10 @@ async fn change(flags: &[&str], plan: Option<&Plan>) -> Result<(), Error> {
 /// Compares the installed rules with a plan.
 pub(super) async fn state(plan: &Plan) -> Result<State, Error> {
     let mut listing = String::new();
-    let (mut marks, mut jumps, mut preceded) = (Vec::new(), 0, None);
+    let (mut marks, mut jumps, mut preceded, mut is_closed) = (Vec::new(), 0, None, true);
     for family in Family::all() {
         for table in saved(family).await? {
+            is_closed &= table.table != table_of(Name::Bypass) || closes(family, &table.text, plan);
             preceded = preceded.or_else(|| is_preceded(&table.text));
             listing.push_str(&table.text);
         }
@@ -98,18 +100,26 @@ pub(super) async fn state(plan: &Plan) -> Result<State, Error> {
             jumps += 1;
         }
     }
-    let ours = listing.lines().filter(|line| line.contains(PREFIX) && *line != format!(":{OPENED_LOOPBACK} - [0:0]"));
-    if ours.count() == 0 {
-        return Ok(State::Absent);
-    }
     let rules = listing.lines().filter(|line| line.starts_with(&format!("-A {PREFIX}"))).count();
     let jumping = listing.lines().filter(|line| is_jump(line)).count();
-    let state = State::compare(&marks, &listing, rules == marks.len() && jumping == jumps);
+    let state = State::compare(&marks, &listing, rules == marks.len() && jumping == jumps, is_closed);
     Ok(match (state, preceded) {
         (State::Installed, Some(chain)) => State::Differs(format!(
             "rules of others come before its own in the chain {chain}, and may accept what it blocks or redirects"
         )),
         (state, _) => state,
+    })
+}
+
+/// Whether the rules in this table close what the plan closes by this IP version.
+fn closes(family: Family, table: &str, plan: &Plan) -> bool {
+    plan.closing_chains().all(|chain| {
+        let wanted = chain.resets().filter(|(_, is_v6)| *is_v6 == (family == Family::V6));
+        let wanted: Vec<String> = wanted.map(|(host, _)| condition(host)).collect();
+        let own = name(chain.name);
+        let (jump, begin) = (format!("-A {} -j {own}", hook(chain.hook)), format!("-A {own} "));
+        let rules = table.lines().filter(|line| line.starts_with(&begin));
+        wanted.is_empty() || table.lines().any(|line| line == jump) && are_reset(&wanted, rules, " -j REJECT ")
     })
 }
 
@@ -185,7 +195,42 @@ async fn without_table(family: Family, text: &str) -> Option<Error> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::plan::tests::{node, pod};
     use super::*;
+
+    /// The table `filter` as `iptables-save` prints what is installed.
+    fn listed(family: Family, plan: &Plan) -> String {
+        let text = ruleset(family, Some(plan), &[Saved { table: "filter", text: String::new() }]);
+        let words = [("-I FORWARD 1 ", "-A FORWARD "), ("-I OUTPUT 1 ", "-A OUTPUT "), ("-I INPUT 1 ", "-A INPUT ")];
+        let text = words.into_iter().fold(text, |text, (given, printed)| text.replace(given, printed));
+        text.replace("169.254.169.254 ", "169.254.169.254/32 ").replace("fd20:ce::254 ", "fd20:ce::254/128 ")
+    }
+
+    #[test]
+    fn rules_that_close_pods_are_told_from_what_is_left_of_them() {
+        for family in [Family::V4, Family::V6] {
+            let (plan, listing) = (node(), listed(family, &node()));
+            assert!(closes(family, &listing, &plan), "{listing}");
+            let without = |words: &str| -> String {
+                listing.lines().filter(|line| !line.contains(words)).flat_map(|line| [line, "\n"]).collect()
+            };
+            let jump = "-A FORWARD -j GCE-METADATA-PROXY-BYPASS\n";
+            for open in [
+                without("-A "),
+                without("-j REJECT"),
+                without(" ! --sports"),
+                without("-A FORWARD"),
+                listing.replace(jump, "-A FORWARD -i eth7 -j GCE-METADATA-PROXY-BYPASS\n"),
+                format!("-A GCE-METADATA-PROXY-BYPASS -j RETURN\n{listing}"),
+                listed(family, &pod()),
+                String::new(),
+            ] {
+                assert!(!closes(family, &open, &plan), "{family:?}: {open}");
+            }
+        }
+        assert!(closes(Family::V4, &listed(Family::V4, &pod()), &pod()));
+        assert!(closes(Family::V6, "", &pod()), "it leaves IPv6 open");
+    }
 
     #[test]
     fn a_rule_of_others_before_a_jump_is_noticed() {

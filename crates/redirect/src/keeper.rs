@@ -10,7 +10,7 @@ use tokio::time::sleep;
 use super::drops::Drops;
 use super::spoofing::{Decision, REFUSED, Spoofed};
 use super::{Error, Found, Installed, InstalledRedirect, NotInstalled, Pods, Redirect, State};
-use prometheus::{IntCounter, IntGaugeVec};
+use prometheus::{IntCounter, IntCounterVec, IntGaugeVec};
 
 /// Interval between checks of the rules. If something flushes them, such as a firewall reload, the node is exposed for up to
 /// this time.
@@ -19,6 +19,10 @@ pub const CHECK_INTERVAL: Duration = Duration::from_secs(30);
 /// Interval between attempts while the redirect cannot be installed. Pods have no metadata meanwhile.
 const RETRY_INTERVAL: Duration = Duration::from_secs(5);
 
+/// What a check finds before the redirect is restored: nothing that closes the metadata server to pods, other rules that do, those
+/// that close it whole, or an error.
+const FOUND: [&str; 4] = ["absent", "changed", "closed", "unreadable"];
+
 /// A keeper's metrics.
 #[derive(Debug)]
 pub struct Metrics {
@@ -26,6 +30,8 @@ pub struct Metrics {
     pub dropped: IntCounter,
     /// Decision on spoofed packets: 1 for the current `decision`, 0 for the others.
     pub spoofed: IntGaugeVec,
+    /// How often the redirect was restored, by what was `found` instead.
+    pub restored: IntCounterVec,
 }
 
 /// Keeps a redirect installed.
@@ -39,7 +45,10 @@ pub struct Keeper {
     decision: Decision,
     /// The label in the last log message about spoofed packets.
     said: &'static str,
+    /// The last log message about IPv6 that is left out. `None` if it is not.
+    left_out: Option<String>,
     spoofed: IntGaugeVec,
+    restored: IntCounterVec,
     drops: Drops,
     installed: Arc<Notify>,
     standing: Arc<Standing>,
@@ -74,13 +83,18 @@ impl Keeper {
         let InstalledRedirect { redirect, decided, installed } = installed;
         let decision = Decision::new(decided, false);
         let mut keeper = Self::new(redirect, decision, metrics);
+        keeper.warn_of_ipv6();
         keeper.warn_of_spoofing();
         keeper.show_decision(installed.drops_spoofed);
         keeper
     }
 
     fn new(redirect: Redirect, decision: Decision, metrics: Metrics) -> Self {
-        let Metrics { dropped, spoofed } = metrics;
+        let Metrics { dropped, spoofed, restored } = metrics;
+        for label in FOUND {
+            // All series exist from the start, so that the first increase is seen.
+            restored.with_label_values(&[label]);
+        }
         let (drops, installed, standing) = (Drops::new(dropped), Arc::default(), Arc::default());
         let keeper = Self {
             redirect,
@@ -88,7 +102,9 @@ impl Keeper {
             is_decision_refused: false,
             decision,
             said: "",
+            left_out: None,
             spoofed,
+            restored,
             drops,
             installed,
             standing,
@@ -138,6 +154,7 @@ impl Keeper {
                 && self.trouble.is_none()
             {
                 self.drops.check(&self.redirect).await;
+                self.warn_of_ipv6();
                 self.follow(*is_dropped).await;
                 continue;
             }
@@ -155,8 +172,9 @@ impl Keeper {
             match outcome {
                 Ok(installed) if self.trouble.is_some() => self.is_installed(&installed),
                 Ok(installed) => {
+                    self.warn_of_ipv6();
                     self.show_decision(installed.drops_spoofed);
-                    is_restored(&found);
+                    self.is_restored(&found);
                 }
                 Err(error) => self.is_not_installed(&error),
             }
@@ -223,6 +241,14 @@ impl Keeper {
         }
     }
 
+    /// Warns if IPv6 is left out, when that or its reason changes.
+    fn warn_of_ipv6(&mut self) {
+        let before = std::mem::replace(&mut self.left_out, self.redirect.left_out());
+        if let Some(left_out) = self.left_out.as_ref().filter(|left_out| before.as_ref() != Some(*left_out)) {
+            tracing::warn!("{left_out}");
+        }
+    }
+
     /// Warns if spoofed packets pass. Returns whether they do.
     fn warn_of_spoofing(&mut self) -> bool {
         self.said = self.decision.current().label();
@@ -242,6 +268,7 @@ impl Keeper {
         if let Some(doubt) = self.redirect.doubt() {
             tracing::warn!("{doubt}");
         }
+        self.warn_of_ipv6();
         self.warn_of_spoofing();
         self.installed.notify_one();
     }
@@ -256,14 +283,28 @@ impl Keeper {
         self.show(None);
         self.trouble = Some(Trouble { logged, is_open: matches!(error.pods, Pods::Open(_)) });
     }
-}
 
-fn is_restored(found: &Result<State, Error>) {
-    match found {
-        Ok(State::Differs(what)) => tracing::warn!(%what, "the redirect was changed and has been restored"),
-        Err(error) => tracing::warn!(%error, "the redirect could not be checked and was installed again"),
-        Ok(State::Absent | State::Closed | State::Installed | State::Unbounded) => {
-            tracing::info!("the redirect has been restored");
-        }
+    /// Counts and logs what was found where the redirect should have been.
+    fn is_restored(&self, found: &Result<State, Error>) {
+        let [absent, changed, closed, unreadable] = FOUND;
+        let label = match found {
+            Ok(State::Differs(what)) => {
+                tracing::warn!(%what, "the redirect was changed and has been restored");
+                changed
+            }
+            Err(error) => {
+                tracing::warn!(%error, "the redirect could not be checked and was installed again");
+                unreadable
+            }
+            Ok(State::Absent) => {
+                tracing::info!("the redirect has been restored");
+                absent
+            }
+            Ok(State::Closed | State::Installed | State::Unbounded) => {
+                tracing::info!("the redirect has been restored");
+                closed
+            }
+        };
+        self.restored.with_label_values(&[label]).inc();
     }
 }

@@ -103,7 +103,7 @@ use std::net::{IpAddr, SocketAddr};
 
 pub use closing::{NotInstalled, Pods, Unserved};
 pub use command::{Command, CommandError, run};
-pub use destination::{Destination, METADATA_V4, METADATA_V6, PROXY, has_ipv6, is_added, may_have_ipv6};
+pub use destination::{Destination, METADATA_V4, METADATA_V6, PROXY, has_ipv6, is_added, is_added_now, may_have_ipv6};
 pub use error::Error;
 pub use install::{Installed, InstalledRedirect};
 pub use keeper::{CHECK_INTERVAL, Keeper, Metrics, Standing};
@@ -135,7 +135,24 @@ pub struct Redirect {
 impl Redirect {
     /// The addresses that pods are sent to on this node.
     fn to(&self) -> Destination {
-        self.settings.to.on_this_node()
+        let to = self.settings.to.on_this_node();
+        if self.trouble_with_v6(&to).is_some() { to.without_v6() } else { to }
+    }
+
+    /// Reason why pods are served by IPv4 alone, with advice, although the node has IPv6.
+    fn left_out(&self) -> Option<String> {
+        // Nothing is missing where `--redirect-allow` opens IPv6.
+        let to = Some(self.settings.to.on_this_node()).filter(|_| !self.settings.opened.routes.ipv6)?;
+        let trouble = self.trouble_with_v6(&to)?;
+        Some(format!(
+            "pods are served by IPv4 alone, and the metadata server's IPv6 address is closed to them: {trouble}"
+        ))
+    }
+
+    fn trouble_with_v6(&self, to: &Destination) -> Option<Error> {
+        let ip = to.spare_v6().filter(|ip| self.settings.mode.is_node() && is_added(*ip))?;
+        // Where addresses cannot be read, neither can the one for IPv4.
+        self.presence(ip).err().filter(|error| matches!(error, Error::Taken(_) | Error::NoIpv6(_)))
     }
 
     /// The addresses that this redirect adds to `lo`.
@@ -166,10 +183,11 @@ impl Redirect {
         Ok(())
     }
 
-    /// Fails if another program added the address, unless it may be shared.
+    /// Fails if another program added the address, unless it may be shared, and if the kernel would refuse to add it.
     fn presence(&self, addr: IpAddr) -> Result<Presence, Error> {
         match addresses::find(addr).map_err(|error| Error::NoAddress { addr, error })? {
             Presence::Others if !self.settings.is_shared => Err(Error::Taken(addr)),
+            Presence::Absent if addr.is_ipv6() && destination::is_ipv6_off_on_lo() => Err(Error::NoIpv6(addr)),
             presence => Ok(presence),
         }
     }

@@ -4,6 +4,7 @@ use std::fmt::Write;
 
 use super::plan::{Plan, SOURCE_SECONDS, SOURCES};
 use super::rule::{Chain, Hook, Name, Rule, Then, When};
+use super::state::are_reset;
 use super::{Error, State, process};
 
 const TABLE: &str = "inet gce_metadata_proxy";
@@ -46,7 +47,19 @@ pub(super) async fn state(plan: &Plan) -> Result<State, Error> {
     let markers = usize::from(plan.guards_loopback());
     let expected = 1 + sets(plan).count() + plan.chains.len() + plan.marks().len() + markers;
     let found = listing.matches("# handle ").count();
-    Ok(State::compare(&plan.marks(), &listing, found == expected))
+    Ok(State::compare(&plan.marks(), &listing, found == expected, closes(&listing, plan)))
+}
+
+/// Whether the listed rules close what the plan closes.
+fn closes(listing: &str, plan: &Plan) -> bool {
+    plan.closing_chains().all(|chain| {
+        let begin = format!("chain {} {{", name(chain.name));
+        let lines = listing.lines().map(str::trim).skip_while(|line| !line.starts_with(&begin)).skip(1);
+        let mut lines = lines.take_while(|line| *line != "}");
+        let is_attached = lines.next().is_some_and(|line| line.contains(&format!(" hook {} ", hook_of(chain.hook))));
+        let wanted: Vec<String> = chain.resets().map(|(host, is_v6)| condition(host, is_v6)).collect();
+        is_attached && are_reset(&wanted, lines, " reject ")
+    })
 }
 
 /// Packets that the bound on new connections dropped since it was installed. `None` if there is no bound.
@@ -132,13 +145,7 @@ fn name(name: Name) -> &'static str {
 /// rules that rewrite a destination, the first applies. Spoofed packets and floods are dropped before the destination is
 /// rewritten.
 fn hook(chain: &Chain) -> String {
-    let hook = match chain.hook {
-        Hook::Prerouting => "prerouting",
-        Hook::Forward => "forward",
-        Hook::Input => "input",
-        Hook::Output => "output",
-        Hook::Postrouting => "postrouting",
-    };
+    let hook = hook_of(chain.hook);
     let (kind, priority) = match chain.name {
         Name::Spoof => ("filter", -120),
         Name::Bound => ("filter", -115),
@@ -147,6 +154,16 @@ fn hook(chain: &Chain) -> String {
         Name::Bypass | Name::Leaving | Name::Guard | Name::Meanwhile => ("filter", -10),
     };
     format!("type {kind} hook {hook} priority {priority}; policy accept;")
+}
+
+fn hook_of(hook: Hook) -> &'static str {
+    match hook {
+        Hook::Prerouting => "prerouting",
+        Hook::Forward => "forward",
+        Hook::Input => "input",
+        Hook::Output => "output",
+        Hook::Postrouting => "postrouting",
+    }
 }
 
 fn words(rule: &Rule) -> String {
@@ -207,6 +224,7 @@ fn list(ports: &[u16]) -> String {
 #[cfg(test)]
 mod tests {
     use super::super::plan::tests::{node, pod};
+    use super::super::{Mode, Opened};
     use super::*;
 
     /// Removes the comments.
@@ -288,6 +306,51 @@ table inet gce_metadata_proxy {
 }
 "
         );
+    }
+
+    /// As `nft -a list table` prints what `ruleset` installs.
+    fn listed(plan: &Plan) -> String {
+        let rules =
+            ruleset(plan).replace("dport != { 53 }", "dport != 53").replace("priority -10", "priority filter - 10");
+        rules
+            .lines()
+            .skip(2)
+            .map(|line| if line.ends_with('}') { format!("{line}\n") } else { format!("{line} # handle 1\n") })
+            .collect()
+    }
+
+    #[test]
+    fn rules_that_close_pods_are_told_from_what_is_left_of_them() {
+        let (plan, listing) = (node(), listed(&node()));
+        let closing = Plan::closing(&Mode::DaemonSet { uplinks: None }, &Opened::default(), None);
+        for closed in [&listing, &listed(&closing[0]), &listed(&plan.without_bound().expect("a bound"))] {
+            assert!(closes(closed, &plan), "{closed}");
+        }
+        let without =
+            |words: &str| listing.lines().filter(|line| !line.contains(words)).flat_map(|line| [line, "\n"]).collect();
+        let first = |rule: &str| {
+            listing.replacen(
+                "\t\tip daddr 169.254.169.254 tcp dport != {",
+                &format!("\t\t{rule}\n\t\tip daddr 169.254.169.254 tcp dport != {{"),
+                1,
+            )
+        };
+        for open in [
+            without("comment"),
+            without("reject"),
+            without("ip6 daddr"),
+            without("ip saddr"),
+            listing.replace("chain no_bypass ", "chain other "),
+            listing.replace("hook forward", "hook input"),
+            without("hook forward"),
+            first("accept # handle 99"),
+            format!("table {TABLE} {{ # handle 1\n}}\n"),
+            listed(&pod()),
+        ] {
+            assert!(!closes(&open, &plan), "{open}");
+            assert_eq!(State::compare(&plan.marks(), &open, false, closes(&open, &plan)), State::Absent);
+        }
+        assert!(closes(&listed(&pod()), &pod()) && !closes(&listing, &pod()));
     }
 
     #[test]

@@ -128,6 +128,11 @@ impl Plan {
         self.chains.iter().any(|chain| chain.name == Name::Spoof && !chain.rules.is_empty())
     }
 
+    /// The chains that close the metadata server to pods whatever else is installed.
+    pub(super) fn closing_chains(&self) -> impl Iterator<Item = &Chain> {
+        self.chains.iter().filter(|chain| chain.name == Name::Bypass)
+    }
+
     /// The marks of all rules, which identify them in listings.
     pub(super) fn marks(&self) -> Vec<String> {
         self.chains.iter().flat_map(|chain| &chain.rules).map(|rule| self.mark(rule)).collect()

@@ -109,6 +109,17 @@ pub(super) struct Hosts {
     pub(super) prefix: u8,
 }
 
+impl Chain {
+    /// The hosts whose packets this chain resets, as the condition that names each, and whether it is of IPv6.
+    pub(super) fn resets(&self) -> impl Iterator<Item = (&When, bool)> {
+        let resets = self.rules.iter().filter(|rule| rule.then == Then::Reset);
+        resets.flat_map(|rule| {
+            let hosts = rule.when.iter().filter(|when| matches!(when, When::To(_) | When::By(_)));
+            hosts.map(|when| (when, rule.is_v6()))
+        })
+    }
+}
+
 impl Rule {
     /// Whether the rule matches only IPv6.
     pub(super) fn is_v6(&self) -> bool {

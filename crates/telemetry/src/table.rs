@@ -173,6 +173,11 @@ table! {
          `dropped`; or passed because of `flag`, `no_route`, `no_pods`, `unknown` (interfaces cannot be listed) or `refused` \
          (by the tool). `redirect check` names the interface without a route. All 0 while the redirect is not installed, and in \
          a sidecar. Only with --redirect, and at --keeper-metrics-addr of redirect install --keep.";
+    REDIRECT_RESTORED = Counter "metadata_proxy_redirect_restored_total" ["found"]
+        "How often a check of the rules found the redirect gone or changed, and restored it, by what was found: absent (pods could \
+         reach the metadata server itself), changed (other rules, which close it to pods), closed (those that close it whole) or \
+         unreadable (the rules could not be listed). Only with --redirect, and at --keeper-metrics-addr of redirect install \
+         --keep.";
     REQUEST_COUNT = Counter "request_count" ["code", "filter_result"]
         "Requests answered, by status and filter_result (filter_result_blocked, filter_result_proxied). Compatible \
          with k8s-metadata-proxy.";

@@ -126,7 +126,7 @@ fn words(rule: &Rule) -> String {
     words.join(" ")
 }
 
-fn condition(when: &When) -> String {
+pub(super) fn condition(when: &When) -> String {
     match when {
         When::From(interface) => format!("-i {interface}"),
         When::Uid(uid) => format!("-m owner --uid-owner {uid}"),
