@@ -131,7 +131,6 @@ fn runtime(threads: usize) -> io::Result<Runtime> {
 async fn serve(config: Config) -> Outcome<()> {
     let mut signals = Signals::listen()?;
     logging::start(config.log.0, &config.log.1);
-    logging::limit_panics();
     let app = App::prepare(config).await?;
     for unknown in cli::unknown_variables() {
         tracing::warn!("{unknown}");

@@ -26,12 +26,13 @@ use crate::readiness::State;
 use crate::shared::Shared;
 use protocol::metadata::headers::{Lines, Signs};
 use protocol::metadata::host::{AllowedHosts, HostError};
-use proxy::layers::catch_panic::panic_message;
 use proxy::reply;
 use proxy::server::{Arrival, NewStack, Payload, Reset, Stack};
 use telemetry::Registry;
 use telemetry::logging::{self, Levels, LevelsError};
+use telemetry::panics;
 use telemetry::requests::Requests;
+use telemetry::sampled::Brief;
 
 const NOSNIFF: HeaderValue = HeaderValue::from_static("nosniff");
 const NO_STORE: HeaderValue = HeaderValue::from_static("no-store");
@@ -224,8 +225,9 @@ where
 
 fn panicked(requests: &Requests, peer: SocketAddr, panic: &(dyn Any + Send)) -> Page {
     if let Some(count) = requests.panicked() {
-        let panic = panic_message(panic);
-        tracing::error!(%peer, panic, count, "an admin request panicked; its client gets status 500");
+        let (panic, place) = (Brief(panics::message(panic)).to_string(), panics::last_place());
+        let location = place.as_deref();
+        tracing::error!(%peer, panic, location, count, "an admin request panicked; its client gets status 500");
     }
     text(StatusCode::INTERNAL_SERVER_ERROR, "Internal error; see the log.\n")
 }

@@ -112,7 +112,8 @@ flags! {
         #[serde(flatten)]
         pub(super) log: LogArgs => log,
 
-        /// Log each token that is issued to a client: client address, account, scopes, outcome and expiry, but not the token
+        /// Log which tokens are issued to whom, each once a minute with a count: client address, account, scopes, outcome and
+        /// expiry, but not the token
         #[arg(long, env = "METADATA_PROXY_AUDIT", switch = false)]
         audit: Switch => audit,
 

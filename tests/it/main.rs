@@ -11,6 +11,7 @@ mod handover;
 mod kept;
 mod nowhere;
 mod observability;
+mod panics;
 mod posts;
 mod process;
 mod quiet;

@@ -302,3 +302,22 @@ async fn the_audit_names_who_got_which_token_and_never_the_token() {
     }
     assert!(!first.contains("scopes") && second.contains("scopes=\"a,b\""), "{first}\n{second}");
 }
+
+#[tokio::test]
+async fn a_pod_fills_at_most_10_kib_of_audit_in_a_minute() {
+    let mock = upstream().await;
+    let (mut binary, addr, _) = Binary::ready(None, mock.addr(), &["--audit"]).await;
+    let scopes = "s".repeat(1000);
+    for number in 0..200 {
+        assert_eq!(get(addr, &format!("{TOKEN}?scopes={number}{scopes}")).await.status, 200);
+        assert_eq!(get(addr, TOKEN).await.status, 200);
+    }
+    binary.terminate();
+    let log = binary.stderr_to_end().await;
+    let lines: Vec<&str> = log.lines().filter(|line| line.contains("gce_metadata_proxy::audit: ")).collect();
+    assert!(log.len() <= 10 << 10, "{} bytes in {} lines", log.len(), lines.len());
+    assert!((5..=20).contains(&lines.len()), "{log}");
+    let (rest, own) = lines.split_last().expect("lines");
+    assert!(own.iter().all(|line| line.len() < 800 && line.contains("count=1")), "{log}");
+    assert!(rest.contains("account=default") && !rest.contains("scopes="), "{log}");
+}

@@ -11,6 +11,7 @@ pub mod latency;
 pub mod logging;
 pub mod minute;
 mod moment;
+pub mod panics;
 mod process;
 pub mod refusals;
 pub mod registry;

@@ -2,14 +2,11 @@
 
 use std::fmt;
 use std::io::IsTerminal;
-use std::panic;
 use std::str::FromStr;
 use std::sync::OnceLock;
-use std::time::Duration;
 
 use parking_lot::Mutex;
 use strum::{Display, EnumString, VariantNames};
-use tokio::time::Instant;
 use tracing::Level;
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::SubscriberExt;
@@ -17,7 +14,7 @@ use tracing_subscriber::reload::{self, Handle};
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Layer, Registry, fmt as lines};
 
-use super::sampled::SampledBy;
+use super::panics;
 
 /// Target of the log line about changed levels, which is written regardless of the levels.
 pub const CHANGES: &str = "gce_metadata_proxy::levels";
@@ -80,7 +77,7 @@ struct InForce {
     levels: Mutex<Levels>,
 }
 
-/// Starts logging to standard error. Later calls have no effect.
+/// Starts logging to standard error, also of panics. Later calls have no effect.
 pub fn start(format: Format, levels: &Levels) {
     let (filter, handle) = reload::Layer::new(with_fixed(levels));
     let lines = match format {
@@ -90,25 +87,8 @@ pub fn start(format: Format, levels: &Levels) {
     // Fails only if logging was started before.
     if tracing_subscriber::registry().with(lines.with_filter(filter)).try_init().is_ok() {
         let _ = IN_FORCE.set(InForce { filter: handle, levels: Mutex::new(levels.clone()) });
+        panics::log();
     }
-}
-
-/// Interval between reports of panics at one code location.
-const PANIC_INTERVAL: Duration = Duration::from_secs(60);
-
-/// Maximum locations whose panics are reported separately.
-const MAX_PANIC_PLACES: usize = 16;
-
-/// Limits how often a panic at one location is reported to standard error: a pod that can cause one repeats it.
-pub fn limit_panics() {
-    let report = panic::take_hook();
-    let places = SampledBy::new(PANIC_INTERVAL, MAX_PANIC_PLACES);
-    panic::set_hook(Box::new(move |panic| {
-        let place = panic.location().map(|place| (place.file().to_owned(), place.line()));
-        if places.due(place, Instant::now()).is_some() {
-            report(panic);
-        }
-    }));
 }
 
 /// Changes the levels. Returns `false` if logging was never started.
@@ -134,12 +114,13 @@ pub const AUDIT_TARGET: &str = "gce_metadata_proxy::audit";
 const CRATES: [&str; 8] = ["base", "http_client", "identity", "operator", "protocol", "proxy", "redirect", "telemetry"];
 
 /// The program's level applies to its crates, unless they have levels of their own. Adds the lines that are always
-/// written: audit lines, which have their own flag, and changes of the levels.
+/// written: audit lines, which have their own flag, panics, and changes of the levels.
 fn with_fixed(levels: &Levels) -> Targets {
     let given = |name: &str| levels.0.iter().find(|(target, _)| *target == name).map(|(_, level)| level);
     let of_program = given("gce_metadata_proxy");
     let of_crates = CRATES.iter().filter_map(|name| Some((*name, given(name).or(of_program)?)));
-    levels.0.clone().with_targets(of_crates).with_target(AUDIT_TARGET, Level::INFO).with_target(CHANGES, Level::INFO)
+    let always = [(AUDIT_TARGET, Level::INFO), (CHANGES, Level::INFO), (panics::TARGET, Level::ERROR)];
+    levels.0.clone().with_targets(of_crates).with_targets(always)
 }
 
 #[cfg(test)]
@@ -170,11 +151,12 @@ mod tests {
     }
 
     #[test]
-    fn audit_lines_and_changes_of_levels_are_always_written() {
+    fn audit_lines_panics_and_changes_of_levels_are_always_written() {
         for levels in ["off", "off,gce_metadata_proxy::audit=off,gce_metadata_proxy::levels=off"] {
             let targets = with_fixed(&levels.parse().expect("levels"));
             assert!(targets.would_enable(AUDIT_TARGET, &Level::INFO), "{levels}");
             assert!(targets.would_enable(CHANGES, &Level::WARN), "{levels}");
+            assert!(targets.would_enable(panics::TARGET, &Level::ERROR), "{levels}");
             assert!(!targets.would_enable("gce_metadata_proxy", &Level::ERROR), "{levels}");
         }
     }

@@ -66,7 +66,19 @@ impl Halt {
 
     /// Whether Google accepts no token of the cluster.
     pub(super) fn is_untrusted(&self) -> bool {
-        matches!(&self.why, NoToken::Refused(refused) if refused.withheld == Some(Withheld::Untrusted))
+        self.withheld() == Some(Withheld::Untrusted)
+    }
+
+    /// Whether the quota of the account's own project is used up.
+    pub(super) fn is_of_a_project(&self) -> bool {
+        self.withheld() == Some(Withheld::Project)
+    }
+
+    fn withheld(&self) -> Option<Withheld> {
+        match &self.why {
+            NoToken::Refused(refused) => refused.withheld,
+            NoToken::Failed(_) | NoToken::Overloaded(_) => None,
+        }
     }
 
     /// The quota is used up: no request is sent before this time has passed.

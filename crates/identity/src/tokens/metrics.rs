@@ -33,8 +33,10 @@ labels! {
         Untrusted = "untrusted",
         /// Another refusal: of one account by Google, or by the API server.
         Refused = "refused",
-        /// The quota is used up.
+        /// The server's own limit, or the quota that all accounts share, is used up.
         Throttled = "throttled",
+        /// The quota of the account's own Google project is used up. Other projects' accounts are not affected.
+        ProjectThrottled = "project_throttled",
         /// No response, or a server error.
         Failed = "failed",
     }
@@ -114,20 +116,20 @@ impl ExchangeMetrics {
 
     /// Counts a request that failed, or succeeded.
     pub(super) fn count(&self, step: Step, failed: Option<&Halt>) {
-        let exchanged = match failed.map(|halt| halt.rest) {
-            None => Exchanged::Issued,
-            Some(_) if failed.is_some_and(Halt::is_untrusted) => Exchanged::Untrusted,
-            Some(Rest::Fixed) => Exchanged::Refused,
-            Some(Rest::Doubling) if failed.is_some_and(Halt::is_refusal) => Exchanged::Refused,
-            Some(Rest::Throttled(_) | Rest::Held(_)) => Exchanged::Throttled,
-            Some(_) => Exchanged::Failed,
-        };
+        let exchanged = failed.map_or(Exchanged::Issued, |halt| match halt.rest {
+            _ if halt.is_untrusted() => Exchanged::Untrusted,
+            Rest::Fixed => Exchanged::Refused,
+            Rest::Doubling if halt.is_refusal() => Exchanged::Refused,
+            Rest::Throttled(_) | Rest::Held(_) if halt.is_of_a_project() => Exchanged::ProjectThrottled,
+            Rest::Throttled(_) | Rest::Held(_) => Exchanged::Throttled,
+            Rest::None | Rest::Unasked | Rest::Brief | Rest::Doubling => Exchanged::Failed,
+        });
         self.results.of(step, exchanged).inc();
     }
 
+    /// By result, in the order of the variants.
     #[cfg(test)]
-    pub(super) fn counts(&self, step: Step) -> [u64; 5] {
-        [Exchanged::Issued, Exchanged::Untrusted, Exchanged::Refused, Exchanged::Throttled, Exchanged::Failed]
-            .map(|exchanged| self.results.of(step, exchanged).get())
+    pub(super) fn counts(&self, step: Step) -> Vec<u64> {
+        Exchanged::ALL.iter().map(|exchanged| self.results.of(step, *exchanged).get()).collect()
     }
 }

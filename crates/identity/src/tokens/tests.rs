@@ -52,7 +52,7 @@ async fn concurrent_requests_of_one_workload_cost_one_request_to_each_server() {
         tokio::join!(lab.token("default/token?scopes=a"), lab.token("default/token?scopes=b"), lab.token(IDENTITY));
     assert!(others.2.starts_with("e30."), "{}", others.2);
     assert_eq!(lab.servers.counts(), [1, 1, 4]);
-    assert_eq!(lab.source.means.metrics.counts(Step::Iam), [4, 0, 0, 0, 0]);
+    assert_eq!(lab.source.means.metrics.counts(Step::Iam), [4, 0, 0, 0, 0, 0]);
     assert!(lab.source.kept.of(lab.number, BootTime::now()).google_is_empty(), "the token cache has them");
 }
 

@@ -17,6 +17,7 @@ use tower::{Layer, Service};
 
 use super::outcome::Outcome;
 use crate::error::Error;
+use telemetry::panics;
 use telemetry::requests::Requests;
 use telemetry::sampled::Brief;
 
@@ -42,17 +43,12 @@ struct Report {
 impl Report {
     fn caught(&self, panic: &(dyn Any + Send)) -> Error {
         if let Some(count) = self.requests.panicked() {
-            let panic = Brief(panic_message(panic));
-            tracing::error!(peer = %self.peer, %panic, count, "a request panicked; its client gets status 500");
+            let (panic, place) = (Brief(panics::message(panic)).to_string(), panics::last_place());
+            let location = place.as_deref();
+            tracing::error!(peer = %self.peer, panic, location, count, "a request panicked; its client gets status 500");
         }
         Error::Panicked
     }
-}
-
-/// The message of a caught panic.
-pub fn panic_message(panic: &(dyn Any + Send)) -> &str {
-    let message = panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-    message.unwrap_or("the panic has no message")
 }
 
 // Unwind safe: a panic drops the request's own state, and releases the locks of state that requests share. Each change made

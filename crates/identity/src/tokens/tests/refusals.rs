@@ -26,7 +26,7 @@ async fn refusals_of_iam_are_passed_on_and_remembered_for_longer_each_time() {
     lab.servers.change(|script| script.iam = Does::Issue(3600));
     sleep(Duration::from_secs(60)).await;
     lab.token(TOKEN).await;
-    assert_eq!(lab.source.means.metrics.counts(Step::Iam), [1, 0, 5, 0, 0]);
+    assert_eq!(lab.source.means.metrics.counts(Step::Iam), [1, 0, 5, 0, 0, 0]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -69,7 +69,7 @@ async fn a_refusal_of_the_exchange_is_remembered_for_all_scopes() {
     sleep(Duration::from_secs(2)).await;
     assert_eq!(lab.refusal(TOKEN).await.0, 403);
     assert_eq!(lab.servers.counts(), [1, 2, 0]);
-    assert_eq!(lab.source.means.metrics.counts(Step::Sts), [0, 2, 0, 0, 0]);
+    assert_eq!(lab.source.means.metrics.counts(Step::Sts), [0, 2, 0, 0, 0, 0]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -85,7 +85,7 @@ async fn nobody_is_asked_again_before_the_time_that_a_throttled_server_names() {
     sleep(Duration::from_secs(4)).await;
     lab.token(TOKEN).await;
     assert_eq!(lab.servers.counts(), [1, 2, 1]);
-    assert_eq!(lab.source.means.metrics.counts(Step::Sts), [1, 0, 0, 1, 0]);
+    assert_eq!(lab.source.means.metrics.counts(Step::Sts), [1, 0, 0, 1, 0, 0]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -148,7 +148,7 @@ async fn an_api_server_that_is_throttled_is_not_asked_before_the_time_that_it_na
         assert_eq!(lab.refusal(TOKEN).await.0, 503);
     }
     assert_eq!(lab.servers.counts(), [1, 0, 0]);
-    assert_eq!(lab.source.means.metrics.counts(Step::Kubernetes), [0, 0, 0, 1, 0]);
+    assert_eq!(lab.source.means.metrics.counts(Step::Kubernetes), [0, 0, 0, 1, 0, 0]);
     lab.servers.change(|script| script.kubernetes = Does::Issue(3600));
     sleep(Duration::from_secs(5)).await;
     lab.token(TOKEN).await;
@@ -212,6 +212,21 @@ async fn a_refusal_says_whether_it_affects_all_pods() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn the_quota_of_one_project_is_counted_apart_from_that_of_all() {
+    let (issue, quota) = (|| Does::Issue(3600), || Does::Throttle("7"));
+    for (sts, iam, step, counts) in [
+        (quota(), issue(), Step::Sts, [0, 0, 0, 1, 0, 0]),
+        // Of the Google account's project.
+        (issue(), quota(), Step::Iam, [0, 0, 0, 0, 1, 0]),
+    ] {
+        let lab = Lab::new(GOOGLE_ACCOUNT);
+        lab.servers.change(|script| (script.sts, script.iam) = (sts, iam));
+        assert_eq!(lab.refusal(TOKEN).await.0, 503);
+        assert_eq!(lab.source.means.metrics.counts(step), counts);
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn failures_pass_within_a_second() {
     for (does, said) in [
         (Does::Fail, "Google's IAM Credentials API: it did not answer within 5 s"),
@@ -245,6 +260,6 @@ async fn a_missing_right_is_named_and_not_asked_for_all_the_time() {
         sleep(Duration::from_secs(9)).await;
         lab.failure(TOKEN).await;
         assert_eq!(lab.servers.counts(), [1, 0, 0]);
-        assert_eq!(lab.source.means.metrics.counts(Step::Kubernetes), [0, 0, 1, 0, 0]);
+        assert_eq!(lab.source.means.metrics.counts(Step::Kubernetes), [0, 0, 1, 0, 0, 0]);
     }
 }

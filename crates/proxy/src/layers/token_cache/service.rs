@@ -108,7 +108,7 @@ impl<T> TokenCache<T> {
 
 impl<T> Clone for TokenCache<T> {
     fn clone(&self) -> Self {
-        Self::new(&self.tokens, self.audit)
+        Self::new(&self.tokens, self.audit.clone())
     }
 }
 
@@ -158,7 +158,7 @@ pub(super) async fn waiting(
     late: Late,
     form: TokenFormat,
     content_type: HeaderValue,
-    line: Option<AuditLine>,
+    line: Option<Box<AuditLine>>,
 ) -> Result<Response<Body>, Error> {
     let landed = landing(known, late).await;
     answer(landed, form, content_type, line, HeaderMap::new())
@@ -228,7 +228,7 @@ fn answer(
     token: Result<(Arc<CachedToken>, Freshness), NoToken>,
     form: TokenFormat,
     content_type: HeaderValue,
-    line: Option<AuditLine>,
+    line: Option<Box<AuditLine>>,
     headers: HeaderMap,
 ) -> Result<Response<Body>, Error> {
     match token {
