@@ -68,6 +68,10 @@ fn an_address_that_is_taken_closes_pods() {
         assert!(kept.ask(KUBE_ENV).is_err(), "{tool}: a connection from before lives");
         is_open(&world.node, SERVER);
         fails(&redirect(&world.node, &check), &["pods are closed", TAKEN]);
+        // As the chart has it with another `port`: that does not say whose the address is.
+        let port = "--to 169.254.169.252:987 --to [fd20:ce::252]:987";
+        fails(&redirect(&world.node, &format!("{install} {port}")), &[TAKEN, "pods are closed"]);
+        all_is_closed(pod);
         world.node.sh(GIVE_BACK);
         fails(&redirect(&world.node, &check), &["pods are closed", "Run 'redirect install'"]);
 

@@ -47,15 +47,15 @@ fn deny(world: &World, chain: &str, addresses: &[IpAddr]) {
 fn enforce(world: &World, chain: &str, rules: &[&str]) {
     let family = chain.split(' ').nth(2).expect("a family");
     let from = if family == "inet" { "iifname pod1" } else { "" };
-    let rules: Vec<_> = rules.iter().map(|rule| format!("add rule {family} policies pod {from} {rule}\n")).collect();
-    let rules = rules.concat();
+    let rules: Vec<String> = rules.iter().map(|rule| format!("add rule {family} policies pod {from} {rule}")).collect();
+    let rules = rules.join("\n");
     world.node.sh(&format!(
         "nft -f - <<end
         add table {family} policies
         delete table {family} policies
         add table {family} policies
         {chain}
-        {rules}end"
+        {rules}\nend"
     ));
 }
 
