@@ -409,7 +409,7 @@ fn probes(node: &Namespace) -> [u32; 2] {
     })
 }
 
-/// As on nodes with a virtual address that moves, where a socket may have any address.
+/// As on nodes with keepalived, where a socket may have any address.
 fn a_door_that_the_node_never_had_is_no_failure_with_nonlocal_binds() {
     let world = World::new();
     world.node.sh("echo 1 > /proc/sys/net/ipv4/ip_nonlocal_bind; echo 1 > /proc/sys/net/ipv6/ip_nonlocal_bind");

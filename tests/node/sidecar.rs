@@ -20,6 +20,7 @@ pub const TESTS: &[Test] = tests![
     a_sidecar_on_a_protected_node_asks_the_node_s_proxy,
     a_capability_that_leads_past_the_proxy_is_named,
     a_pod_may_be_served_by_ipv6_too,
+    a_sidecar_on_the_node_s_network_leaves_the_node_s_rules,
 ];
 
 /// The runAsUser of the proxy's container, and of no other.
@@ -144,5 +145,37 @@ fn a_pod_may_be_served_by_ipv6_too() {
         let to = "--to 127.0.0.1:8988 --to [::1]:8988";
         succeeds(&redirect(pod, &format!("install --mode sidecar --proxy-uid {PROXY} --tool {tool} {to}")));
         is_protected(pod);
+    }
+}
+
+/// A pod with `hostNetwork: true`. Also where the rules alone are left of the node's redirect, or its addresses alone.
+fn a_sidecar_on_the_node_s_network_leaves_the_node_s_rules() {
+    let world = World::new();
+    let node = &world.node;
+    let flags = |tool| format!("--mode sidecar --proxy-uid {PROXY} --to 127.0.0.1:8988 --tool {tool}");
+    let refused = |tool| {
+        let before = World::state_of(node);
+        let install = redirect(node, &format!("install {}", flags(tool)));
+        let said =
+            ["hostNetwork", "The node's rules stay as they are"].iter().all(|words| install.stderr.contains(words));
+        assert!(install.code == Some(1) && said, "{tool}: {install:?}");
+        let check = redirect(node, &format!("check {}", flags(tool)));
+        assert!(check.code == Some(1) && check.stdout.contains("hostNetwork"), "{tool}: {check:?}");
+        assert_eq!(World::state_of(node), before, "{tool}");
+        is_open(node, SERVER);
+    };
+    for tool in ["nft", "iptables"] {
+        succeeds(&redirect(node, &format!("install --tool {tool}")));
+        ["nft", "iptables"].into_iter().for_each(refused);
+        is_closed(&world.pods[0], SERVER);
+        node.sh("ip address del 169.254.169.252/32 dev lo; ip address del fd20:ce::252/128 dev lo");
+        refused(tool);
+        succeeds(&redirect(node, &format!("install --tool {tool}")));
+        node.sh("nft flush ruleset");
+        refused(tool);
+        succeeds(&redirect(node, "remove"));
+        succeeds(&redirect(node, &format!("install {}", flags(tool))));
+        succeeds(&redirect(node, &format!("install {}", flags(tool))));
+        succeeds(&redirect(node, "remove"));
     }
 }

@@ -77,6 +77,11 @@ pub(super) fn find(ip: IpAddr) -> io::Result<Presence> {
     })
 }
 
+/// Whether the redirect has added an address.
+pub(super) fn has_any() -> io::Result<bool> {
+    Ok(list()?.iter().any(Address::is_ours))
+}
+
 /// Adds an address to `lo`, unless it exists.
 pub(super) fn add(ip: IpAddr) -> io::Result<()> {
     let flags = NLM_F_CREATE | NLM_F_EXCL;

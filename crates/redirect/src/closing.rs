@@ -18,6 +18,8 @@ pub struct NotInstalled {
 pub enum Pods {
     /// This tool's rules close the metadata server to pods.
     Closed(Tool),
+    /// Nothing was changed: the rules are those of a node.
+    AsBefore,
     /// Pods reach the metadata server itself, unless there are rules of an earlier redirect. The error is the reason why the
     /// closing rules could not be installed.
     Open(Error),
@@ -51,6 +53,7 @@ impl fmt::Display for Pods {
                 "Until it is, pods are closed: {tool} resets all their connections to the metadata server except DNS and what \
                  --redirect-allow opens"
             ),
+            Self::AsBefore => write!(f, "The node's rules stay as they are"),
             Self::Open(why) => write!(
                 f,
                 "Pods are OPEN unless an earlier redirect is in place: they reach the metadata server itself, with the node's \

@@ -61,6 +61,9 @@ pub async fn run<F: Future<Output = ()>>(
             for tool in remove().await? {
                 println!("redirect removed from {tool}");
             }
+            println!(
+                "rules that the node's image loads when it starts (gce-metadata-redirect.service) would close pods again: disable that"
+            );
         }
         Command::Check(redirect) => return Ok(report(&redirect).await?),
     }

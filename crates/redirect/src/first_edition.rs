@@ -96,7 +96,7 @@ async fn guard_meanwhile(tools: &[Tool], to: &Destination, shared: &[SocketAddr]
 }
 
 /// Whether the rules of one of these tools contain one of these texts.
-async fn is_any(tools: &[Tool], words: &[&str]) -> bool {
+pub(super) async fn is_any(tools: &[Tool], words: &[&str]) -> bool {
     for tool in tools {
         if let Ok(Some(listing)) = tool.listing().await
             && words.iter().any(|words| listing.contains(words))

@@ -81,6 +81,10 @@ impl Redirect {
         until: Option<Instant>,
         is_spoofed_dropped: bool,
     ) -> Result<Installed, NotInstalled> {
+        if self.is_on_node().await {
+            // Not even the rules that close a pod, which would replace the node's.
+            return Err(NotInstalled { why: Error::OnNode, pods: Pods::AsBefore });
+        }
         let plan = self.plan_to_install(is_spoofed_dropped).await;
         let mut outcome = self.install_or_find(&plan, until).await;
         if outcome.as_ref().is_err_and(is_refusal) && !matches!(self.state().await, Ok(State::Absent)) {

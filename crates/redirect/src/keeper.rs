@@ -73,7 +73,7 @@ impl Standing {
 #[derive(Debug)]
 struct Trouble {
     logged: String,
-    /// Whether pods are open, because not even the closing rules could be installed.
+    /// Whether not even the closing rules could be installed.
     is_open: bool,
 }
 
@@ -281,7 +281,7 @@ impl Keeper {
         }
         self.standing.set(Some(logged.clone()));
         self.show(None);
-        self.trouble = Some(Trouble { logged, is_open: matches!(error.pods, Pods::Open(_)) });
+        self.trouble = Some(Trouble { logged, is_open: !matches!(error.pods, Pods::Closed(_)) });
     }
 
     /// Counts and logs what was found where the redirect should have been.

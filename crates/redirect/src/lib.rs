@@ -124,6 +124,10 @@ use uplinks::Uplinks;
 /// distroless images, 65534).
 pub const SIDECAR_UID: u32 = 61_988;
 
+/// Text that only a node's rules have in the listings of the tools: a pod's are on output alone.
+const ON_NODE: [&str; 4] =
+    [" hook forward ", " hook input ", "-A FORWARD -j GCE-METADATA-PROXY-", ":GCE-METADATA-PROXY-GUARD "];
+
 /// A redirect to install.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Redirect {
@@ -252,9 +256,19 @@ impl Redirect {
         self.refusal(&self.plan_to_install(self.spoofed().is_dropped()).await).await
     }
 
+    /// Whether this is a redirect of a pod, and a node's is in this network. Interfaces are no sign: a pod may have any, hardware
+    /// and those of pods of its own included.
+    async fn is_on_node(&self) -> bool {
+        let is_any_rule = async || first_edition::is_any(&Tool::all_usable(None).await, &ON_NODE).await;
+        !self.settings.mode.is_node() && (addresses::has_any().unwrap_or(false) || is_any_rule().await)
+    }
+
     async fn refusal(&self, plan: &Plan) -> Option<Error> {
         let try_out = async || {
             privileges::check()?;
+            if self.is_on_node().await {
+                return Err(Error::OnNode);
+            }
             let tool = self.tool().await?;
             self.added().try_for_each(|addr| self.presence(addr).map(drop))?;
             tool.try_out(plan).await
