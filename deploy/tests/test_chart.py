@@ -1,6 +1,7 @@
 """The chart renders what the overlays render, and more with values of its own."""
 
 import difflib
+import json
 import os
 import shutil
 import tempfile
@@ -196,6 +197,14 @@ class Chart(unittest.TestCase):
             if rule.get("targetLabel") == "__address__"
         ]
         self.assertEqual(addresses, ["$1:989", "[$1]:989", "$1:1990", "[$1]:1990"])
+
+    def test_each_endpoint_has_the_metric_relabelings_that_are_given(self):
+        drop = {"sourceLabels": ["__name__"], "action": "drop", "regex": ".+_first_byte_seconds_bucket"}
+        scraped = ["--set", "redirect.metricsAddr=0.0.0.0:1990,podMonitor.enabled=true"]
+        for given, wanted in [([], [None] * 3), (["--set-json", f"podMonitor.metricRelabelings={json.dumps([drop])}"], [[drop]] * 3)]:
+            monitors = [one for one in rendered.helm(*scraped, *given) if one["kind"] == "PodMonitor"]
+            endpoints = [endpoint for monitor in monitors for endpoint in monitor["spec"]["podMetricsEndpoints"]]
+            self.assertEqual([endpoint.get("metricRelabelings") for endpoint in endpoints], wanted)
 
     def test_its_alerts_are_those_of_kustomize(self):
         own = "labels.release=monitoring,prometheusRule.runbookUrl=https://git.example/README.md"

@@ -101,6 +101,8 @@ class Values(unittest.TestCase):
             "canary.enabled=maybe",
             "seLinuxType=spc-t",
             "podMonitor.interval=often",
+            "podMonitor.metricRelabelings[0].action=remove",
+            "podMonitor.metricRelabelings[0].source_labels={__name__}",
             "tolerations=all",
             "toleration={}",
             "port=8988",

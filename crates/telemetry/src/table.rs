@@ -102,7 +102,7 @@ table! {
     IN_FLIGHT = Gauge "metadata_proxy_in_flight" []
         "Requests in flight.";
     IN_FLIGHT_PEAK = Gauge "metadata_proxy_in_flight_peak" []
-        "Maximum requests in flight within the last minute, or since the last scrape if that was earlier.";
+        "Maximum requests in flight within this minute and the one before, or since the last scrape if that was earlier.";
     IN_FLIGHT_LIMIT = Gauge "metadata_proxy_in_flight_limit" []
         "Maximum allowed requests in flight.";
     HANGING = Gauge "metadata_proxy_hanging" []
