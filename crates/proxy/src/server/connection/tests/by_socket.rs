@@ -1,0 +1,143 @@
+//! Connections over real sockets, which split, discard and reset.
+
+use super::*;
+
+/// In any split, the bytes gathered and those that hyper reads form the head.
+#[tokio::test]
+async fn a_head_in_pieces_is_read_completely() {
+    let long = format!("GET / HTTP/1.1\r\nHost: metadata\r\nUser-Agent: {}\r\n\r\n", "x".repeat(3000));
+    let connections = connections(usize::MAX);
+    for (head, cuts) in [(REQUEST, 1..REQUEST.len()), (long.as_bytes(), 2030..2080)] {
+        for cut in cuts {
+            let mut client = connect_by_socket(&connections, Duration::ZERO).await;
+            client.write_all(&head[..cut]).await.expect("the server is there");
+            for _ in 0..5 {
+                yield_now().await;
+            }
+            client.write_all(&head[cut..]).await.expect("the server is there");
+            read_answers(&mut client, 1).await;
+        }
+    }
+}
+
+/// When crowded, hyper's state is dropped after each response. Requests that were already received, in full or
+/// in part, are not lost.
+#[tokio::test]
+async fn all_pipelined_requests_are_answered_when_crowded() {
+    let connections = connections(OPEN_BYTES + SERVING_BYTES);
+    let mut client = connect_by_socket(&connections, Duration::ZERO).await;
+    for _ in 0..3 {
+        client.write_all(REQUEST).await.expect("the server is there");
+        read_answers(&mut client, 1).await;
+        client.write_all(&REQUEST.repeat(100)).await.expect("the server is there");
+        read_answers(&mut client, 100).await;
+        client.write_all(&[REQUEST, &REQUEST[..20]].concat()).await.expect("the server is there");
+        read_answers(&mut client, 1).await;
+        client.write_all(&[&REQUEST[20..], b"\r\n"].concat()).await.expect("the server is there");
+        read_answers(&mut client, 1).await;
+        while connections.weight().0 > OPEN_BYTES {
+            yield_now().await;
+        }
+    }
+}
+
+/// When not crowded, hyper's state is kept for the next request.
+#[tokio::test]
+async fn a_connection_keeps_hypers_state_when_not_crowded() {
+    let connections = connections(usize::MAX);
+    let mut client = connect_by_socket(&connections, Duration::ZERO).await;
+    client.write_all(REQUEST).await.expect("the server is there");
+    read_answers(&mut client, 1).await;
+    assert!(connections.weight().0 > OPEN_BYTES);
+}
+
+/// Pipelined requests: each is read only when the previous one was answered.
+#[tokio::test]
+async fn pipelined_requests_are_answered_in_order() {
+    let connections = connections(usize::MAX);
+    let mut client = connect_by_socket(&connections, Duration::from_millis(2)).await;
+    client.write_all(&REQUEST.repeat(30)).await.expect("the server is there");
+    read_answers(&mut client, 30).await;
+}
+
+/// The kernel discards what was not yet sent if a socket is closed with unread bytes.
+#[tokio::test]
+async fn a_last_response_arrives_although_the_client_sent_more() {
+    for last in ["HTTP/1.0\r\n", "HTTP/1.1\r\nConnection: close\r\n"] {
+        let mut client = connect_by_socket(&connections(usize::MAX), Duration::from_millis(20)).await;
+        client.write_all(format!("GET / {last}Host: metadata\r\n\r\n").as_bytes()).await.expect("the server is there");
+        sleep(Duration::from_millis(5)).await;
+        // On a busy machine the server may have closed already.
+        let _ = client.write_all(REQUEST).await;
+        read_answers(&mut client, 1).await;
+    }
+}
+
+/// When a client disconnects, its connection ends, and so does its request, even if it sent more bytes after
+/// the request.
+#[tokio::test]
+async fn a_disconnect_after_unread_bytes_is_detected() {
+    for rest in [&b""[..], b"\r\n", b"\n", b" ", b"x", REQUEST, &REQUEST[..20], &[b'x'; 5000]] {
+        let connections = connections(usize::MAX);
+        let mut client = connect_by_socket(&connections, Duration::from_secs(3600)).await;
+        client.write_all(REQUEST).await.expect("the server is there");
+        while connections.weight().0 == OPEN_BYTES {
+            yield_now().await;
+        }
+        client.write_all(rest).await.expect("the server is there");
+        for _ in 0..5 {
+            yield_now().await;
+        }
+        drop(client);
+        let gone = async {
+            while connections.weight().0 > 0 {
+                yield_now().await;
+            }
+        };
+        timeout(Duration::from_secs(20), gone).await.unwrap_or_else(|_| panic!("a ghost, with {} bytes", rest.len()));
+    }
+}
+
+/// A client that waits for a response gets a reset, so that it retries. Between requests it gets a normal
+/// close.
+#[tokio::test]
+async fn a_connection_that_is_cut_is_reset_unless_between_requests() {
+    for (sent, answers, is_reset) in
+        [("", 0, true), ("GET / HT", 0, true), ("GET / HTTP/1.1\r\nHost: metadata\r\n\r\n", 1, false)]
+    {
+        let connections = Connections::new(1, usize::MAX, Arc::default(), Arc::default(), &Registry::default());
+        let (mut client, io) = sockets().await;
+        let activity = Arc::new(Activity::new());
+        let arrival = Arrival::now(([10, 0, 0, 9], 40000).into());
+        let Admission::Place(place) = connections.admit(arrival, &activity, WaitFor::Nothing) else {
+            panic!("there is room")
+        };
+        let number = place.number();
+        let io = Cuttable::new(io, Arc::clone(&activity));
+        let last_call = LastCall::default();
+        let inbox = Inbox::default();
+        let served = Connection {
+            io,
+            inbox,
+            arrival,
+            stacks: Arc::new(|_| answering(Duration::ZERO)),
+            memory: None,
+            timeouts: TIMEOUTS,
+            last_call,
+            activity,
+            place,
+            bodies: None,
+        };
+        connections.started(number, tokio::spawn(served.serve()).abort_handle());
+        client.write_all(sent.as_bytes()).await.expect("the server is there");
+        read_answers(&mut client, answers).await;
+        for _ in 0..5 {
+            yield_now().await;
+        }
+        let newcomer = connections.admit(arrival, &Arc::new(Activity::new()), WaitFor::Nothing);
+        assert!(matches!(newcomer, Admission::Place(_)));
+        let ended = client.read(&mut [0; 16]).await.map_err(|error| error.kind());
+        let expected = if is_reset { Err(std::io::ErrorKind::ConnectionReset) } else { Ok(0) };
+        assert_eq!(ended, expected, "{sent:?}");
+    }
+}
