@@ -86,7 +86,8 @@ class Chart(unittest.TestCase):
             self.assertEqual(canary[field], proxy[field], field)
 
     def test_node_pools_with_googles_own_server_are_left_alone(self):
-        left_alone = {"key": "iam.gke.io/gke-metadata-server-enabled", "operator": "DoesNotExist"}
+        keys = ["iam.gke.io/gke-metadata-server-enabled", "cloud.google.com/gke-nodepool"]
+        left_alone = [{"matchExpressions": [{"key": key, "operator": "DoesNotExist"}]} for key in keys]
         seen = set()
         for where, found in rendered.everything():
             name = found["metadata"]["name"]
@@ -96,9 +97,7 @@ class Chart(unittest.TestCase):
             with self.subTest(where, of=name):
                 affinity = found["spec"]["template"]["spec"]["affinity"]["nodeAffinity"]
                 terms = affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
-                # One that lacks it would bring back the node pools that the others leave out.
-                self.assertEqual([term for term in terms if left_alone not in term["matchExpressions"]], [])
-                self.assertTrue(terms)
+                self.assertEqual(terms, left_alone)
         self.assertEqual(seen, {"gce-metadata-proxy", "gce-metadata-proxy-canary"})
         self.assertNotIn("affinity", self.pod("--set", "affinity=null"))
 
