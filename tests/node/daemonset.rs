@@ -414,8 +414,8 @@ fn a_door_that_the_node_never_had_is_no_failure_with_nonlocal_binds() {
     let world = World::new();
     world.node.sh("echo 1 > /proc/sys/net/ipv4/ip_nonlocal_bind; echo 1 > /proc/sys/net/ipv6/ip_nonlocal_bind");
     let proxy = world.proxy(&[]);
-    // The door on loopback is the last of three, and the first two wait for a second each.
-    eventually("its doors are probed twice", || probes(&world.node)[0] >= 2);
+    // The door on loopback is the last of three.
+    eventually("its doors are probed", || probes(&world.node)[0] >= 1);
     let [_, failed] = probes(&world.node);
     assert_eq!(failed, 0, "{:?}", proxy.written());
 }
@@ -430,7 +430,10 @@ fn a_door_for_ipv6_is_forgotten_with_the_node_s_ipv6() {
     keeper.line("has been restored");
     let [before, failed] = probes(&world.node);
     assert_eq!(failed, 0, "{:?}", proxy.written());
-    eventually("two doors are probed twice more", || probes(&world.node)[0] >= before + 4);
+    // Each takes up to 15 s.
+    for more in [2, 4] {
+        eventually("two doors are probed again", || probes(&world.node)[0] >= before + more);
+    }
     assert_eq!(probes(&world.node)[1], 0, "{:?}", proxy.written());
     let ready = world.node.curl("http://127.0.0.1:989/readyz").text;
     assert!(!ready.contains("fd20:ce::252"), "{ready}");

@@ -151,7 +151,7 @@ fn route_of_v6(line: &str) -> Option<Route> {
 mod tests {
     use super::*;
 
-    /// Every network namespace has loopback. `192.0.2.0/24` and `2001:db8::/32` are for documentation: no machine has them.
+    /// Every network namespace has loopback. 192.0.2.0/24 and `2001:db8::/32` are for documentation: no machine has them.
     #[test]
     fn an_address_of_this_machine_is_told_from_others() {
         for (ip, expected) in [("127.0.0.1", true), ("127.0.0.9", true), ("192.0.2.1", false), ("2001:db8::1", false)] {

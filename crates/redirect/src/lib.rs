@@ -67,7 +67,8 @@
 //! not reach the server meanwhile. So [`Redirect::install`] tries a list of plans, from the whole one to the barest
 //! (`plan.rs`): without the bound on new connections, which is still a redirect ([`State::Unbounded`]); bypass with leaving,
 //! guard or both; bypass alone. Without the redirect, the bypass chain also resets port 80. One error, [`NotInstalled`],
-//! contains the reason and the consequence for pods. [`Keeper`] tries again.
+//! contains the reason and the consequence for pods. [`Keeper`] tries again. Where the address for IPv6 alone cannot be had, the plan
+//! is one for IPv4, and *bypass* closes IPv6. A redirect of a pod installs nothing where that of a node is.
 //!
 //! # Limitations
 //!
