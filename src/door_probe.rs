@@ -177,7 +177,7 @@ impl Default for DoorProbe {
 
 /// Whether this machine has the address. Until the redirect adds an address, probes of it would leave the machine.
 fn is_here(door: SocketAddr) -> bool {
-    // Where the kernel does not answer, a socket does, except on nodes that let it have any address.
+    // If the kernel cannot be asked: a socket can be bound to an address of the node, and with `ip_nonlocal_bind` to any.
     is_local(door.ip()).unwrap_or_else(|_| UdpSocket::bind((door.ip(), 0)).is_ok())
 }
 

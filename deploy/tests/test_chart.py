@@ -296,8 +296,8 @@ class Chart(unittest.TestCase):
         first, second = "--set redirect.enabled=false,redirect.startupTaint=,canary.enabled=false", "--set redirect.remove=true"
         at_boot = "systemctl disable gce-metadata-redirect.service"
         for given, wanted in [
-            ("canary.enabled=true", ["get daemonset/gce-metadata-proxy-canary", "BEFORE helm uninstall", first, second, at_boot]),
-            ("redirect.enabled=false", ["need the proxy", second, at_boot]),
+            ("canary.enabled=true", ["get daemonset/gce-metadata-proxy-canary", "BEFORE helm uninstall", at_boot, first, second]),
+            ("redirect.enabled=false", ["need the proxy", at_boot, second]),
             ("redirect.enabled=false,canary.enabled=false,redirect.remove=true", ["helm uninstall removes the rest"]),
             ("identity.enabled=true,identity.workloadIdentityProvider=none", ["identity doctor", "new pods then get 503"]),
             ("image.repository=r.example/p,image.tag=v1", ["--image=r.example/p:v1 ", '"nodeName": "NODE"', "-c proxy -- /gce-metadata-proxy status"]),

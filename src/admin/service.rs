@@ -32,7 +32,6 @@ use telemetry::Registry;
 use telemetry::logging::{self, Levels, LevelsError};
 use telemetry::panics;
 use telemetry::requests::Requests;
-use telemetry::sampled::Brief;
 
 const NOSNIFF: HeaderValue = HeaderValue::from_static("nosniff");
 const NO_STORE: HeaderValue = HeaderValue::from_static("no-store");
@@ -225,7 +224,7 @@ where
 
 fn panicked(requests: &Requests, peer: SocketAddr, panic: &(dyn Any + Send)) -> Page {
     if let Some(count) = requests.panicked() {
-        let (panic, place) = (Brief(panics::message(panic)).to_string(), panics::last_place());
+        let (panic, place) = panics::caught(panic);
         let location = place.as_deref();
         tracing::error!(%peer, panic, location, count, "an admin request panicked; its client gets status 500");
     }

@@ -25,8 +25,9 @@ const TIMEOUT: Duration = Duration::from_secs(3);
 /// Time until the next address is tried as well. It is that of RFC 8305.
 const HEAD_START: Duration = Duration::from_millis(250);
 
-/// Maximum attempts at once. A server that is away costs this many sockets for each request.
-const MAX_AT_ONCE: usize = 4;
+/// Maximum attempts at once: as many as can begin in [`TIMEOUT`] while all addresses are silent, so that none waits for one that
+/// is.
+const MAX_AT_ONCE: usize = 12;
 
 /// Connects to the host of a URL.
 #[derive(Debug, Clone, Copy)]
@@ -157,17 +158,19 @@ mod tests {
         assert_eq!(dial(&[Refuse(5), Refuse(5), Accept(20)]).await, (Ok(2), 30, 1));
         let (connected, took, _) = dial(&[Nothing, Nothing, Nothing, Accept(20), Accept(0)]).await;
         assert_eq!((connected, took), (Ok(3), 770));
+        let (connected, took, _) = dial(&[&[Nothing; 11][..], &[Accept(20)]].concat()).await;
+        assert_eq!((connected, took), (Ok(11), 2_770));
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_slow_server_has_all_the_time_however_many_addresses_it_has() {
-        assert_eq!(dial(&[Accept(1_200); 16]).await, (Ok(0), 1_200, 4));
+        assert_eq!(dial(&[Accept(1_200); 16]).await, (Ok(0), 1_200, 5));
         assert_eq!(dial(&[Accept(2_900)]).await, (Ok(0), 2_900, 1));
     }
 
     #[tokio::test(start_paused = true)]
     async fn the_time_is_for_all_addresses_together() {
-        assert_eq!(dial(&[Nothing; 20]).await, (Err(io::ErrorKind::TimedOut), 3_000, 4));
+        assert_eq!(dial(&[Nothing; 20]).await, (Err(io::ErrorKind::TimedOut), 3_000, MAX_AT_ONCE));
         assert_eq!(dial(&[Refuse(10), Refuse(10)]).await, (Err(io::ErrorKind::ConnectionRefused), 20, 1));
         let (connected, took, most) = dial(&[&[Nothing; 3][..], &[Refuse(10); 9], &[Accept(10)]].concat()).await;
         assert_eq!((connected, took, most), (Ok(12), 850, 4), "those that fail make room");

@@ -150,8 +150,8 @@ impl Question {
                 Ok(Status { policy: running }) => running.compared(&policy),
                 Err(_) => format!("does not tell its policy: {}", AskError::Unclear),
             },
-            // Nothing runs here, or nothing that is a proxy.
-            Err(AskError::Unreachable(..)) => return None,
+            // Nothing runs here, or nothing that is a proxy: every proxy has this page.
+            Err(AskError::Unreachable(..) | AskError::NoIdentity(_)) => return None,
             Err(error) => format!("does not tell its policy: {error}"),
         };
         let mut line = Explanation(String::new());

@@ -62,7 +62,8 @@ pub async fn run<F: Future<Output = ()>>(
                 println!("redirect removed from {tool}");
             }
             println!(
-                "rules that the node's image loads when it starts (gce-metadata-redirect.service) would close pods again: disable that"
+                "if this node has gce-metadata-redirect.service, which loads the rules at each start, disable it, too: it would close \
+                 pods again"
             );
         }
         Command::Check(redirect) => return Ok(report(&redirect).await?),

@@ -12,7 +12,8 @@ pub enum State {
     /// Not in force: by one IP version at least, the rules that close the metadata server to pods are missing or never reached.
     /// Empty chains may be left.
     Absent,
-    /// Other rules than requested, which close the metadata server to pods all the same. With a description of the difference.
+    /// Other rules than requested. They close the metadata server to pods, as far as rules of others before them do not accept
+    /// the packets. With a description of the difference.
     Differs(String),
 }
 

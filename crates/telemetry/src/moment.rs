@@ -4,10 +4,10 @@
 //! time stamp counter, in half the time of the system's clock. Without a constant-rate counter it uses the system's
 //! clock.
 //!
-//! It may step, back as well, when a machine is migrated. So only measurements use it, and the shares of time of the
-//! clients (`server/turns.rs` of the core), which bound what a step can cost. Decisions use tokio's clock (deadlines) and [`BootTime`](base::clock::BootTime) (token
-//! lifetimes), which are the kernel's and stay correct over days and across live migrations. With the feature
-//! `test-util`, a debug build measures with tokio's clock, which tests pause.
+//! It may step, back as well, when a machine is migrated. So it is only for measurements, and for the clients' shares of
+//! time (`server/turns.rs` of the crate `proxy`), where a step costs little. Decisions use tokio's clock (deadlines) and
+//! [`BootTime`](base::clock::BootTime) (token lifetimes), which are the kernel's and stay correct over days and across live
+//! migrations. With the feature `test-util`, a debug build measures with tokio's clock, which tests pause.
 
 #[cfg(not(all(feature = "test-util", debug_assertions)))]
 pub use quanta::Instant as Moment;

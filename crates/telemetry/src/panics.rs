@@ -41,13 +41,12 @@ fn place(panic: &PanicHookInfo<'_>) -> Option<String> {
     panic.location().map(|place| format!("{}:{}", place.file(), place.line()))
 }
 
-/// The place in the source of the last panic of this thread, for whoever has just caught it. `None` if panics are not logged.
-pub fn last_place() -> Option<String> {
-    LAST_PLACE.take()
+/// The message of a panic that this thread has just caught, and its place in the source. No place if panics are not logged.
+pub fn caught(panic: &(dyn Any + Send)) -> (String, Option<String>) {
+    (Brief(message(panic)).to_string(), LAST_PLACE.take())
 }
 
-/// The message of a panic.
-pub fn message(panic: &(dyn Any + Send)) -> &str {
+fn message(panic: &(dyn Any + Send)) -> &str {
     let message = panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str));
     message.unwrap_or("the panic has no message")
 }

@@ -85,6 +85,11 @@ impl<K: Eq + Hash> SampledBy<K> {
         self.due_by_itself(kind, now).unwrap_or_else(|Full| self.others.due(now))
     }
 
+    /// Whether this kind is remembered, and no line about it is due.
+    pub fn has_logged(&self, kind: &K, now: Instant) -> bool {
+        self.states.lock().by_kind.get(kind).is_some_and(|state| !state.rests(self.interval, now))
+    }
+
     /// Like [`due`](Self::due), but the caller counts kinds that have no place.
     pub fn due_by_itself(&self, kind: K, now: Instant) -> Result<Option<u64>, Full> {
         let mut states = self.states.lock();

@@ -19,7 +19,6 @@ use super::outcome::Outcome;
 use crate::error::Error;
 use telemetry::panics;
 use telemetry::requests::Requests;
-use telemetry::sampled::Brief;
 
 /// Catches panics while requests of this peer are handled, and counts and logs them.
 pub fn layer<S>(requests: &Arc<Requests>, peer: SocketAddr) -> impl Layer<S, Service = CatchPanic<S>> + Clone + use<S> {
@@ -43,7 +42,7 @@ struct Report {
 impl Report {
     fn caught(&self, panic: &(dyn Any + Send)) -> Error {
         if let Some(count) = self.requests.panicked() {
-            let (panic, place) = (Brief(panics::message(panic)).to_string(), panics::last_place());
+            let (panic, place) = panics::caught(panic);
             let location = place.as_deref();
             tracing::error!(peer = %self.peer, panic, location, count, "a request panicked; its client gets status 500");
         }

@@ -194,8 +194,14 @@ async fn linger<I: AsyncRead + AsyncWrite + Unpin>(io: &mut I) {
 /// Waits until the client has read enough for all to be sent, for as long as for the rest of a response. Returns whether it
 /// has. The connection keeps its place meanwhile, and may give way like any other whose client does not read.
 async fn deliver<I: Socket>(io: &I, activity: &Activity, patience: Duration, serving: &mut Serving) -> bool {
-    while io.outstanding() == Outstanding::Unsent {
+    let mut left = u32::MAX;
+    while let Outstanding::Unsent(bytes) = io.outstanding() {
         activity.tick();
+        if bytes < left {
+            // The client reads, slowly.
+            activity.sent();
+        }
+        left = bytes;
         activity.delivering();
         if activity.blocked_since().is_some_and(|since| since.elapsed() >= patience) {
             return false;

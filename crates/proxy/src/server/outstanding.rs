@@ -16,8 +16,8 @@ pub(super) enum Outstanding {
     Nothing,
     /// All are sent. Some are not acknowledged yet, as is usual right after a write.
     Unacknowledged,
-    /// Some are not sent, because the client does not read.
-    Unsent,
+    /// This many are not sent, because the client does not read.
+    Unsent(u32),
 }
 
 /// Of the states of a connection, the one that it has after a reset.
@@ -33,7 +33,7 @@ pub(super) fn outstanding(connection: &impl AsFd) -> Outstanding {
     }
     match asked() {
         Ok(info) if info.state == CLOSED => Outstanding::Nothing,
-        Ok(info) if info.unsent_bytes > 0 => Outstanding::Unsent,
+        Ok(info) if info.unsent_bytes > 0 => Outstanding::Unsent(info.unsent_bytes),
         Ok(info) if info.unacknowledged_segments > 0 => Outstanding::Unacknowledged,
         _ => Outstanding::Nothing,
     }
@@ -98,12 +98,13 @@ mod tests {
                     Err(error) => break error.kind(),
                 }
             };
-            assert_eq!((full, outstanding(&server)), (ErrorKind::WouldBlock, Outstanding::Unsent), "{address}");
+            let is_unsent = matches!(outstanding(&server), Outstanding::Unsent(_));
+            assert_eq!((full, is_unsent), (ErrorKind::WouldBlock, true), "{address}");
             let mut read = vec![0; written];
             client.read_exact(&mut read).expect("the server is there");
             becomes(&server, Outstanding::Nothing);
             server.set_nonblocking(false).expect("it is open");
-            while outstanding(&server) != Outstanding::Unsent {
+            while !matches!(outstanding(&server), Outstanding::Unsent(_)) {
                 server.set_nonblocking(true).expect("it is open");
                 let _ = server.write(&[0; 4096]);
             }

@@ -117,7 +117,7 @@ impl<I: Socket> Drop for Cuttable<I> {
             Outstanding::Nothing => {}
             Outstanding::Unacknowledged => self.io.give_up_after(ACKNOWLEDGED),
             // Otherwise the kernel would keep these bytes for minutes, and no client would be charged for them.
-            Outstanding::Unsent => self.io.close_by_reset(true),
+            Outstanding::Unsent(_) => self.io.close_by_reset(true),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! [`Audit`]: logs which tokens are issued to whom, but never the tokens themselves.
 //!
 //! A pod that asks for one token all the time has one line a minute, with a count. A pod that asks for many different ones may
-//! fill [`POD_BYTES`] of log in a minute; the rest of them has a line for each account, without scopes and audiences.
+//! fill `POD_BYTES` of log in a minute; the rest of them has a line for each account, without scopes and audiences.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -32,7 +32,8 @@ const LINE_BYTES: usize = 420;
 /// Bytes of a text that a pod chose, at most.
 const TEXT_BYTES: usize = 243;
 
-/// Maximum number of accounts of one pod that have lines of their own. A node has one or two.
+/// Maximum number of accounts and kinds of token that have lines of their own once a pod has filled its bytes. A pod has one or
+/// two.
 const POD_ACCOUNTS: usize = 2;
 
 /// Maximum number of pods with lines of their own. A node has 110, or 256.
@@ -200,9 +201,10 @@ impl PodLines {
             self.bytes = (now, 0);
         }
         let key = &*line.key;
-        if self.bytes.1 + line.len() <= POD_BYTES
-            && let Ok(due) = self.tokens.due_by_itself(hashes.hash_one(key), now)
-        {
+        let token = hashes.hash_one(key);
+        // What has its line already takes no more bytes.
+        let may_have_line = self.bytes.1 + line.len() <= POD_BYTES || self.tokens.has_logged(&token, now);
+        if may_have_line && let Ok(due) = self.tokens.due_by_itself(token, now) {
             self.bytes.1 += due.map_or(0, |_| line.len());
             return due.map(Due::Token);
         }
@@ -255,6 +257,7 @@ mod tests {
             assert!((5..=POD_BYTES / (LINE_BYTES + TEXT_BYTES)).contains(&own), "{lines:?}");
             assert!(matches!(lines[own..], [Due::Account(_)]), "{lines:?}");
             assert_eq!(due(2, "default", "a", now), Some(Due::Token(1)));
+            assert_eq!(due(1, "default", &format!("0{scopes}"), now + SECOND * 59), None, "it is counted by itself");
         }
         let accounts: Vec<Due> =
             (0..100).filter_map(|number| due(1, &number.to_string(), "", now + INTERVAL * 2)).collect();

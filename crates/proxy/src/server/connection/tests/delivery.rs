@@ -71,8 +71,10 @@ async fn an_idle_connection_is_charged_for_what_is_not_sent() {
     let connections = connections(OPEN_BYTES + SERVING_BYTES);
     let (mut client, _server) = answered(&connections, REQUEST).await;
     assert!(connections.weight().0 > OPEN_BYTES, "it is not parked");
-    let mut answers = [0; 4096];
+    let (mut answers, began) = ([0; 4096], Instant::now());
     while connections.weight().0 > OPEN_BYTES {
+        assert!(began.elapsed() < Duration::from_secs(20), "it is not parked although all is sent");
         let _ = timeout(DELIVERY_INTERVAL, client.read(&mut answers)).await;
     }
+    assert_eq!((connections.count(), connections.weight().0), (1, OPEN_BYTES));
 }
