@@ -146,7 +146,7 @@ impl<I: Socket, N: NewStack> Connection<I, N> {
         let (mut io, mut inbox) = parts.io.into_inner().into_parts();
         if matches!(ended, Ended::Due(Due::Park)) {
             // A parked connection is not charged for what the kernel has of its responses.
-            if !deliver(&io, &activity, timeouts.write, &mut serving).await {
+            if !deliver(|| io.outstanding(), &activity, timeouts.write, &mut serving).await {
                 return None;
             }
             // At most an empty line, otherwise hyper would not be idle.
@@ -154,7 +154,7 @@ impl<I: Socket, N: NewStack> Connection<I, N> {
             return Some(Self { io, inbox, arrival, stacks, memory, timeouts, last_call, activity, place, bodies });
         }
         if close(&mut io, arrival.peer, &activity, ended).await {
-            deliver(&io, &activity, timeouts.write, &mut serving).await;
+            deliver(|| io.outstanding(), &activity, timeouts.write, &mut serving).await;
         }
         None
     }
@@ -193,9 +193,14 @@ async fn linger<I: AsyncRead + AsyncWrite + Unpin>(io: &mut I) {
 
 /// Waits until the client has read enough for all to be sent, for as long as for the rest of a response. Returns whether it
 /// has. The connection keeps its place meanwhile, and may give way like any other whose client does not read.
-async fn deliver<I: Socket>(io: &I, activity: &Activity, patience: Duration, serving: &mut Serving) -> bool {
+async fn deliver(
+    outstanding: impl Fn() -> Outstanding,
+    activity: &Activity,
+    patience: Duration,
+    serving: &mut Serving,
+) -> bool {
     let mut left = u32::MAX;
-    while let Outstanding::Unsent(bytes) = io.outstanding() {
+    while let Outstanding::Unsent(bytes) = outstanding() {
         activity.tick();
         if bytes < left {
             // The client reads, slowly.

@@ -78,3 +78,21 @@ async fn an_idle_connection_is_charged_for_what_is_not_sent() {
     }
     assert_eq!((connections.count(), connections.weight().0), (1, OPEN_BYTES));
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_reads_slowly_has_its_time_anew() {
+    let connections = connections(usize::MAX);
+    let (_client, io) = duplex(1);
+    let connection = connection_among(&connections, io, answering(Duration::ZERO), LastCall::default());
+    let mut serving = connection.place.serve(Reclaim::Yes).expect("there is room");
+    for (a_byte_each, is_delivered) in [(20, true), (40, false)] {
+        let began = Instant::now();
+        let left = || 5_u64.saturating_sub(began.elapsed().as_secs() / a_byte_each);
+        let outstanding = || match left() {
+            0 => Outstanding::Unacknowledged,
+            bytes => Outstanding::Unsent(bytes.try_into().expect("few")),
+        };
+        let delivered = deliver(outstanding, &connection.activity, Duration::from_secs(30), &mut serving).await;
+        assert_eq!(delivered, is_delivered, "a byte each {a_byte_each} s");
+    }
+}
