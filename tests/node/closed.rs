@@ -283,7 +283,7 @@ const OPENED: [(&str, &str); 6] = [
         "nft delete chain inet gce_metadata_proxy no_bypass; nft delete chain inet gce_metadata_proxy to_proxy; \
      nft delete chain inet gce_metadata_proxy no_leaving",
     ),
-    // As somebody does who wants to begin anew. `-X` stops at the first chain that it cannot delete.
+    // What an administrator does to start with no rules. `-X` stops at the first chain that it cannot delete.
     (
         "iptables",
         "for tool in iptables ip6tables; do for table in filter nat mangle; do \

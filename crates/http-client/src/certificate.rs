@@ -1,4 +1,4 @@
-//! [`BadCertificate`]: why a server's certificate was not accepted, found in the error of whoever connected.
+//! [`BadCertificate`]: why a server's certificate was not accepted, found in an error of connecting.
 
 use std::error::Error;
 use std::fmt;

@@ -2,8 +2,8 @@
 //!
 //! Only memory that the kernel cannot reclaim counts: heap, sockets, kernel objects. The pages of the program itself
 //! are also charged to the group if it was the first to read them, as after a reboot. They are read from disk again
-//! when they are needed, and are no reason to close connections. The same holds for the kernel's caches of files: about
-//! two kilobytes for each process of the node, whose `/proc` directory workload identity reads.
+//! when they are needed, and are no reason to close connections. The same holds for the kernel's caches of files, such
+//! as those of each process of the node whose `/proc` directory workload identity reads.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;

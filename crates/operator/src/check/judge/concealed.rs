@@ -126,7 +126,7 @@ mod tests {
         }
         let seen = secret(&directory(r#"{"user-data":"password"}"#)).seen;
         assert!(seen.contains("user-data") && !seen.contains("password"), "names and no values: {seen}");
-        // The policy of whoever runs this may show it on purpose.
+        // A policy of one's own may show it on purpose.
         let intended = secret(&directory(r#"{"user-data":"password"}"#));
         let advice = intended.advice.unwrap_or_default();
         assert!(intended.seen.ends_with("user-data, which the policy compat conceals"), "{}", intended.seen);

@@ -70,7 +70,7 @@ pub(in crate::doctor) fn api_server(server: &str, settings: &Settings, user: &Re
     }
 }
 
-/// The API server, or whoever answers at its address, has a certificate that the credential does not trust.
+/// The certificate of the API server, or of another server at its address, is not one that the credential trusts.
 fn certificate(tried: String, settings: &Settings, bad: BadCertificate) -> Finding {
     let finding = Finding::trouble(Step::ApiServer, tried, format!("the API server's certificate {bad}"));
     let clock = "or set this machine's clock right, if it is wrong";
