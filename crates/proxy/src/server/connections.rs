@@ -47,7 +47,7 @@ use tokio::time::{Instant, sleep};
 use metrics::ConnectionMetrics;
 pub(super) use place::{Place, Reclaim, Serving};
 
-use open::{Asks, Connection, Open, Resource};
+use open::{Asker, Asks, Connection, Open, Resource};
 use turned_away::{AFTER_GIVING_WAY, AFTER_REFUSAL};
 
 use super::activity::Activity;
@@ -276,8 +276,9 @@ impl Connections {
         if self.pressure.took(OPEN_BYTES) == Level::Cutting && open.holds_too_much(client) {
             return Admission::Refused;
         }
+        let asks = Asks { client, by: Asker::Newcomer(activity.moved_at()) };
         for (resource, amount) in [(Resource::Places, 1), (Resource::Memory, OPEN_BYTES)] {
-            match self.make_room(&mut open, resource, Asks { client, number: None }, amount, wait_for) {
+            match self.make_room(&mut open, resource, asks, amount, wait_for) {
                 Made::Room => {}
                 Made::Later => return Admission::Later,
                 Made::None => return Admission::Refused,
@@ -304,7 +305,7 @@ impl Connections {
     /// Closes other connections until there is room, by the rule in the module documentation.
     fn make_room(&self, open: &mut Open, resource: Resource, asks: Asks, amount: usize, wait_for: WaitFor) -> Made {
         let mut freed = 0;
-        let is_newcomer = asks.number.is_none();
+        let is_newcomer = asks.number().is_none();
         loop {
             let room = open.room(resource, asks, amount);
             let victim = match room {
@@ -316,13 +317,11 @@ impl Connections {
                 // as well: after a flood, dozens of connections would be cut for the first one.
                 Availability::From(_) if freed >= amount => return Made::Room,
                 Availability::From(largest) => open.victim_of(largest),
-                Availability::FromItself => open.useless_but(asks.number, Some(asks.client)),
+                Availability::FromItself => open.useless_but(asks.number(), Some(asks.client)),
                 Availability::None => open.victim_among_equals(asks),
             };
             let Some(victim) = victim else {
-                if !is_newcomer {
-                    return Made::None;
-                }
+                let Asker::Newcomer(arrived) = asks.by else { return Made::None };
                 // Bytes from the client's own connections are read first. Then some of these connections end, or can be
                 // closed. A client without connections waits until another's can be closed.
                 let holds_nothing = open.holds_nothing_else(asks);
@@ -330,6 +329,15 @@ impl Connections {
                     return Made::Later;
                 }
                 if room == Availability::None && !holds_nothing {
+                    // A throttled process may see a client's next connection before the end of the last one.
+                    let must_read = match wait_for {
+                        WaitFor::Silence => arrived > open.read_until,
+                        WaitFor::Reading => open.read_until.elapsed() > MIN_READING_INTERVAL,
+                        WaitFor::Nothing => false,
+                    };
+                    if must_read {
+                        return Made::Later;
+                    }
                     open.turned_away.add(asks.client, Instant::now(), AFTER_REFUSAL);
                 }
                 return Made::None;
@@ -337,7 +345,7 @@ impl Connections {
             // A request takes precedence over a connection of the largest client that has sent none. A newcomer waits
             // only until bytes that have arrived are read: it cannot wait until the largest client is silent.
             let takes = matches!(room, Availability::From(_));
-            let is_urgent = takes && asks.number.is_some();
+            let is_urgent = takes && !is_newcomer;
             let is_young = !takes && !victim.is_useless && victim.since.elapsed() < MIN_CLOSE_AGE;
             let must_wait = match wait_for {
                 WaitFor::Silence if is_young => true,

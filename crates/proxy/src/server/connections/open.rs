@@ -61,8 +61,15 @@ pub(super) struct Victim {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Asks {
     pub(super) client: Client,
+    pub(super) by: Asker,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Asker {
+    /// A connection that arrived at this time.
+    Newcomer(Instant),
     /// An admitted connection, which must not close itself.
-    pub(super) number: Option<u64>,
+    Admitted(u64),
 }
 
 /// A limited resource.
@@ -78,6 +85,16 @@ impl Victim {
         match resource {
             Resource::Places => 1,
             Resource::Memory => self.bytes,
+        }
+    }
+}
+
+impl Asks {
+    /// The number of the admitted connection.
+    pub(super) fn number(&self) -> Option<u64> {
+        match self.by {
+            Asker::Newcomer(_) => None,
+            Asker::Admitted(number) => Some(number),
         }
     }
 }
@@ -141,7 +158,7 @@ impl Open {
         let reserve = |holds_most| {
             // A single client may take everything.
             let for_others = if holds_most && shares.holders() > 1 { shares.limit() / RESERVED_PART } else { 0 };
-            let for_requests = match (resource, asks.number) {
+            let for_requests = match (resource, asks.number()) {
                 (Resource::Memory, None) if holds_most => shares.limit() / 8,
                 (Resource::Memory, None) => shares.limit() / RESERVED_PART / 2,
                 _ => 0,
@@ -177,7 +194,7 @@ impl Open {
     ///
     /// A connection that was silent for less than a second may be between two requests, or its request may be unread.
     pub(super) fn victim_among_equals(&self, asks: Asks) -> Option<Victim> {
-        let useless = self.useless_but(asks.number, None);
+        let useless = self.useless_but(asks.number(), None);
         let useless = useless.filter(|victim| victim.since.elapsed() >= NEWCOMER_PROTECTION);
         if useless.is_some() || !self.holds_nothing_else(asks) {
             return useless;
@@ -191,7 +208,7 @@ impl Open {
 
     /// Whether the requesting client has no other connection.
     pub(super) fn holds_nothing_else(&self, asks: Asks) -> bool {
-        self.places.held_by(asks.client) <= usize::from(asks.number.is_some())
+        self.places.held_by(asks.client) <= usize::from(asks.number().is_some())
     }
 
     /// The connection, of this client or of any, that has made no progress for longest.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::Connections;
-use super::open::{Asks, Resource};
+use super::open::{Asker, Asks, Resource};
 use crate::memory::{OPEN_BYTES, SERVING_BYTES, UNREAD_BYTES};
 use crate::shares::{Availability, Client};
 use telemetry::shedding::Shed;
@@ -52,7 +52,7 @@ impl Place {
     }
 
     fn asks(&self) -> Asks {
-        Asks { client: self.client, number: Some(self.number) }
+        Asks { client: self.client, by: Asker::Admitted(self.number) }
     }
 
     /// Charges an incomplete head of this size. Returns `false` if there is no memory for it.
@@ -126,7 +126,7 @@ impl Serving {
         let mut open = self.connections.open.lock();
         if is_unread {
             self.connections.pressure.took(UNREAD_BYTES);
-            let asks = Asks { client: self.client, number: Some(self.number) };
+            let asks = Asks { client: self.client, by: Asker::Admitted(self.number) };
             self.connections.make_memory(&mut open, asks, UNREAD_BYTES);
         }
         let unread = if is_unread { UNREAD_BYTES } else { 0 };

@@ -166,9 +166,7 @@ async fn the_oldest_request_of_any_gives_way_to_who_holds_nothing() {
         sleep(Duration::from_millis(80)).await;
     }
     let admit = |number| connections.admit(Arrival::now(pod(number)), &Arc::new(Activity::new()), WaitFor::Silence);
-    assert!(matches!(admit(3), Admission::Refused), "it holds something already");
-    let early = connections.admit(Arrival::now(pod(4)), &Arc::new(Activity::new()), WaitFor::Silence);
-    assert!(matches!(early, Admission::Later), "the oldest may end soon");
+    assert!(matches!(admit(4), Admission::Later), "the oldest may end soon");
     sleep(Duration::from_millis(10)).await;
     connections.meanwhile(yield_now()).await;
     assert!(matches!(admit(4), Admission::Place(_)));
@@ -177,6 +175,29 @@ async fn the_oldest_request_of_any_gives_way_to_who_holds_nothing() {
         if was_aborted(guest).await { gone.push(guest.place.number()) } else { left.push(guest.place.number()) }
     }
     assert_eq!((gone, left), (vec![0], vec![1, 2]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_among_equals_is_refused_another_connection_once_its_first_was_read() {
+    let connections = room_for(3);
+    let mut crowd = Vec::new();
+    for pod_number in [2, 1, 3] {
+        let guest = arrive(&connections, pod_number).expect("room");
+        crowd.push((guest.activity.answering(), guest));
+    }
+    sleep(NEWCOMER_PROTECTION).await;
+    let activity = Arc::new(Activity::new());
+    let admit = |number, wait_for| connections.admit(Arrival::now(pod(number)), &activity, wait_for);
+    assert!(matches!(admit(1, WaitFor::Silence), Admission::Later), "the client may have closed it");
+    assert!(matches!(admit(1, WaitFor::Reading), Admission::Later), "the same");
+    connections.meanwhile(yield_now()).await;
+    for (pod_number, wait_for) in [(1, WaitFor::Silence), (2, WaitFor::Reading)] {
+        assert!(matches!(admit(pod_number, wait_for), Admission::Refused), "it is in flight");
+    }
+    sleep(AFTER_REFUSAL).await;
+    assert!(matches!(admit(2, WaitFor::Reading), Admission::Later), "not read since");
+    connections.meanwhile(async { drop(crowd.remove(0)) }).await;
+    assert!(matches!(admit(2, WaitFor::Reading), Admission::Place(_)), "the client had closed it");
 }
 
 /// Clients with a request in flight each, more than there is memory for.
