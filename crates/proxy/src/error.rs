@@ -152,9 +152,18 @@ impl Error {
         }
     }
 
-    /// What another server said, if the answer is its own.
+    /// The number of the rule in the policy that refused the request, or 0.
+    pub fn rule(&self) -> usize {
+        match self {
+            Self::Concealed(concealed) => concealed.rule(),
+            _ => 0,
+        }
+    }
+
+    /// What another server said, if the answer is its own, or why the path is not to blame.
     pub fn said(&self) -> Option<Cow<'_, str>> {
         match self {
+            Self::Concealed(concealed) => concealed.besides_path().map(Cow::Borrowed),
             Self::Withheld(_, refused) => Some(refused.line()),
             _ => None,
         }

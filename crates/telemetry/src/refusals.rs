@@ -1,6 +1,6 @@
 //! [`Refusals`]: the last refusals, for an operator without logs.
 //!
-//! One entry for each client and reason, with a count, in a table of fixed size. When it is full, the client with the
+//! One entry for each client, reason and rule of the policy, with a count, in a table of fixed size. When it is full, the client with the
 //! most entries gives one up, so a client that is refused for every possible reason hides no other. A client that
 //! invents addresses has one entry for each. Therefore an entry stays for at least [`HOLD`], and a refusal that finds no
 //! place is only counted ([`Refusals::without_place`]). The table takes at most 16 KiB.
@@ -36,14 +36,16 @@ pub type NamePod = Hook<dyn Fn(IpAddr) -> Option<Arc<CallingPod>> + Send + Sync>
 pub struct Cause<'a> {
     /// A label from a fixed set.
     pub reason: &'static str,
+    /// The number of the policy's rule, or 0.
+    pub rule: usize,
     pub status: StatusCode,
     /// The path without its query, or the kind of path.
     pub path: &'a str,
-    /// What another server said, if the answer is its own.
+    /// What another server said, if the answer is its own, or why the path is not to blame.
     pub said: Option<&'a str>,
 }
 
-/// Refusals of one client for one reason.
+/// Refusals of one client for one reason, and by one rule.
 #[derive(Debug, Clone)]
 pub struct Refusal {
     /// An IPv4-mapped IPv6 address is shown as IPv4.
@@ -52,10 +54,11 @@ pub struct Refusal {
     pub pod: Option<Arc<CallingPod>>,
     /// A label from a fixed set.
     pub reason: &'static str,
+    rule: usize,
     /// Status of the last response.
     pub status: StatusCode,
     pub path: Box<str>,
-    /// What another server said at the last refusal, or an empty string.
+    /// What another server said at the last refusal, why the path is not to blame, or an empty string.
     pub said: Box<str>,
     /// Number of refusals since the first.
     pub count: u64,
@@ -112,10 +115,10 @@ impl Default for Refusals {
 
 impl Table {
     fn note(&mut self, client: IpAddr, pod: Option<Arc<CallingPod>>, cause: Cause<'_>, now: Instant) {
-        let Cause { reason, status, path, said } = cause;
+        let Cause { reason, rule, status, path, said } = cause;
         let (path, said) = (shortened(path, MAX_PATH), shortened(said.unwrap_or_default(), MAX_SAID));
-        let known = self.entries.iter_mut().find(|known| known.client == client && known.reason == reason);
-        if let Some(known) = known {
+        let is_same = |known: &&mut Refusal| (known.client, known.reason, known.rule) == (client, reason, rule);
+        if let Some(known) = self.entries.iter_mut().find(is_same) {
             // The address may have another pod by now.
             if known.uid() != pod.as_deref().map(|pod| pod.uid.as_str()) {
                 (known.count, known.first) = (0, now);
@@ -138,7 +141,7 @@ impl Table {
             self.entries.swap_remove(place);
         }
         let (path, said) = (path.into(), said.into());
-        self.entries.push(Refusal { client, pod, reason, status, path, said, count: 1, first: now, last: now });
+        self.entries.push(Refusal { client, pod, reason, rule, status, path, said, count: 1, first: now, last: now });
     }
 
     /// The entry to replace with one of this client: the oldest of the client with the most, or one that was held long
@@ -175,7 +178,7 @@ mod tests {
     use super::*;
 
     const CONCEALED: Cause<'_> =
-        Cause { reason: "concealed", status: StatusCode::FORBIDDEN, path: "/kube-env", said: None };
+        Cause { reason: "concealed", rule: 1, status: StatusCode::FORBIDDEN, path: "/kube-env", said: None };
 
     fn client(number: u32) -> IpAddr {
         IpAddr::from((0x0a00_0000 + number).to_be_bytes())

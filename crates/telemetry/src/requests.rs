@@ -17,12 +17,18 @@ use super::table;
 /// Values of the label `code`.
 const CLASSES: [&str; 5] = ["1xx", "2xx", "3xx", "4xx", "5xx"];
 
-/// Interval between log lines about refusals of a client for one reason, and about panics.
+/// Interval between log lines about refusals of a client on one topic, and about panics.
 const LOG_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Maximum pairs of a reason and a client that have log lines of their own. A client that is refused for every possible
-/// reason takes half of them.
+/// Maximum pairs of a topic and a client that have log lines of their own. A client that is refused for every possible
+/// reason, and by every rule, takes three quarters of them.
 const MAX_PAIRS: usize = 32;
+
+/// Rules of a policy from this number on share a topic.
+const MAX_RULES: usize = 8;
+
+/// Reason of a refusal, and the number of the policy's rule, or 0.
+type Topic = (&'static str, usize);
 
 /// More than the number of reasons.
 const MAX_REASONS: usize = 64;
@@ -33,7 +39,7 @@ pub struct Requests {
     by_class: [IntCounter; CLASSES.len()],
     by_status: Arc<RequestCount>,
     refusals: IntCounterVec,
-    refusal_log: SampledBy<(&'static str, IpAddr)>,
+    refusal_log: SampledBy<(Topic, IpAddr)>,
     /// For the clients without a place in `refusal_log`: each reason is logged, whatever clients do.
     crowd_log: SampledBy<&'static str>,
     panics: IntCounter,
@@ -75,9 +81,9 @@ impl Requests {
     }
 
     /// Counts a refusal of a client for the log. If a log line is due, returns the number of refusals since the last
-    /// one: those of this client for this reason, or those of all clients without lines of their own.
-    pub fn refusal_line_due(&self, reason: &'static str, client: IpAddr, now: Instant) -> Option<u64> {
-        let own = self.refusal_log.due_by_itself((reason, client), now);
+    /// one: those of this client on this topic, or those of all clients without lines of their own.
+    pub fn refusal_line_due(&self, (reason, rule): Topic, client: IpAddr, now: Instant) -> Option<u64> {
+        let own = self.refusal_log.due_by_itself(((reason, rule.min(MAX_RULES)), client), now);
         own.unwrap_or_else(|Full| self.crowd_log.due(reason, now))
     }
 
@@ -131,14 +137,25 @@ mod tests {
         let requests = Requests::default();
         let client = |number: u32| IpAddr::from(number.to_be_bytes());
         let start = Instant::now();
-        assert_eq!(requests.refusal_line_due("concealed", client(1), start), Some(1));
-        assert_eq!(requests.refusal_line_due("concealed", client(1), start), None);
-        assert_eq!(requests.refusal_line_due("unidentified", client(2), start), Some(1));
+        assert_eq!(requests.refusal_line_due(("concealed", 0), client(1), start), Some(1));
+        assert_eq!(requests.refusal_line_due(("concealed", 0), client(1), start), None);
+        assert_eq!(requests.refusal_line_due(("unidentified", 0), client(2), start), Some(1));
         // A client that invents addresses.
-        let lines = (100..10_100).filter_map(|number| requests.refusal_line_due("concealed", client(number), start));
+        let lines = (100..10_100).filter_map(|number| requests.refusal_line_due(("concealed", 0), client(number), start));
         assert_eq!(lines.count(), MAX_PAIRS - 2 + 1);
-        assert_eq!(requests.refusal_line_due("no_account", client(3), start), Some(1));
-        assert_eq!(requests.refusal_line_due("concealed", client(1), start + LOG_INTERVAL), Some(2));
+        assert_eq!(requests.refusal_line_due(("no_account", 0), client(3), start), Some(1));
+        assert_eq!(requests.refusal_line_due(("concealed", 0), client(1), start + LOG_INTERVAL), Some(2));
+    }
+
+    #[test]
+    fn what_one_rule_conceals_does_not_hide_what_another_does() {
+        let requests = Requests::default();
+        let now = Instant::now();
+        let lines = (0..3 * MAX_RULES).filter_map(|number| {
+            let rule = number % (2 * MAX_RULES);
+            requests.refusal_line_due(("concealed", rule), [10, 0, 0, 1].into(), now)
+        });
+        assert_eq!(lines.collect::<Vec<_>>(), [1; MAX_RULES + 1], "each once, and the rest together");
     }
 
     #[tokio::test(start_paused = true)]

@@ -13,6 +13,9 @@ pub struct Concealed {
     policy: String,
     reason: String,
     answer: Answer,
+    rule: usize,
+    /// The path alone is to blame.
+    is_path: bool,
 }
 
 impl Concealed {
@@ -23,11 +26,23 @@ impl Concealed {
             policy: policy.name().to_owned(),
             reason: cause.to_string(),
             answer: policy.answer(cause, query),
+            rule: policy.place_of(cause),
+            is_path: matches!(cause, Cause::Rule(_) | Cause::Unmatched),
         }
     }
 
     pub fn path(&self) -> &MetadataPath {
         &self.path
+    }
+
+    /// The number of the rule in the policy that refused it, or 0.
+    pub fn rule(&self) -> usize {
+        self.rule
+    }
+
+    /// What was refused, if it is not the path.
+    pub fn besides_path(&self) -> Option<&str> {
+        (!self.is_path).then_some(&*self.reason)
     }
 
     /// The HTTP status of the response.

@@ -152,7 +152,7 @@ impl Rescuer {
         Ok(answer(error))
     }
 
-    /// Counts a refusal or failure, and logs it once a minute per reason and client.
+    /// Counts a refusal or failure, and logs it once a minute per client, reason and rule of the policy.
     fn note(&self, error: &Error) {
         let Notes { requests, shedding, refusals } = &self.notes;
         let (reason, peer) = (error.reason(), self.timeline.peer());
@@ -164,7 +164,8 @@ impl Rescuer {
         }
         let path = error.path().unwrap_or_else(|| self.timeline.endpoint().label());
         let said = error.said();
-        let cause = Cause { reason, status: error.status(), path, said: said.as_deref() };
+        let rule = error.rule();
+        let cause = Cause { reason, rule, status: error.status(), path, said: said.as_deref() };
         refusals.note(peer.ip(), cause, Instant::now());
         // These are logged elsewhere: changes of the metadata server's health, failed token fetches, caught panics, and the
         // end of the process.
@@ -174,7 +175,7 @@ impl Rescuer {
         ) {
             return;
         }
-        let Some(count) = requests.refusal_line_due(reason, peer.ip(), Instant::now()) else { return };
+        let Some(count) = requests.refusal_line_due((reason, rule), peer.ip(), Instant::now()) else { return };
         let (error, is_unidentified) = (Brief(error), matches!(error, Error::Unidentified(_)));
         // The cause is a problem of the proxy, not the client's behaviour.
         if is_unidentified {
