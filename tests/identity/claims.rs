@@ -5,10 +5,15 @@ use std::fs;
 use std::time::Duration;
 
 use crate::kube::pause;
+use crate::load::Load;
+use crate::pod::{Pod, Told};
 use crate::support::needs::{Test, tests};
 use crate::world::{Proxy, World};
 
-pub const TESTS: &[Test] = tests![a_claim_to_many_addresses_keeps_the_event_loop_free];
+pub const TESTS: &[Test] = tests![
+    a_claim_to_many_addresses_keeps_the_event_loop_free,
+    routes_without_end_to_one_destination_are_nobody_else_s_burden
+];
 
 /// Number of pods whose addresses are claimed.
 const NEIGHBOURS: u8 = 12;
@@ -60,8 +65,60 @@ fn a_claim_to_many_addresses_keeps_the_event_loop_free() {
     assert!(busy < MOST, "{busy:?}");
 }
 
+/// Routes to one destination: one record of some megabytes in the kernel's file, which it formats whole in 0.2 s or more.
+const ROUTES_TO_ONE: u32 = 300_000;
+
+/// Processor time of the whole proxy while others ask, at most. It reads the network once or twice while the routes are added.
+const MOST_OF_ALL: Duration = Duration::from_millis(600);
+
+fn routes_without_end_to_one_destination_are_nobody_else_s_burden() {
+    let world = World::new();
+    let mut api = world.server.admin();
+    api.create_account("team-0", "app-0");
+    let proxy = world.proxy(&[]);
+    let neighbour = world.pod(&mut api, "neighbour", world.address(0));
+    let hostile = world.pod(&mut api, "hostile", world.address(1));
+    let _kept = [neighbour.become_known(), hostile.become_known()];
+    let load = Load::begin([(&neighbour, |pod: &Pod, answers: &mut Vec<Told>| {
+        answers.push(pod.ask(&mut pod.connect().expect("the proxy listens")));
+        pause(Duration::from_millis(100));
+    })]);
+    // The smallest metric last, so that each is inserted before all others.
+    let metrics: Vec<u32> = (1..=ROUTES_TO_ONE).rev().collect();
+    for metrics in metrics.chunks(30_000) {
+        let line = |metric| format!("route add 10.77.0.0/24 dev lo metric {metric}\n");
+        hostile.sandbox().batch(&metrics.iter().map(line).collect::<String>());
+    }
+    let before = busy_threads(&proxy);
+    pause(WATCHED);
+    let busy = busy_threads(&proxy).saturating_sub(before);
+    let answers: Vec<Told> = load.end().into_iter().flatten().collect();
+    println!("the proxy ran for {busy:.1?} of {WATCHED:?}; {} answers to the neighbour", answers.len());
+    assert!(answers.iter().all(|told| matches!(told, Told::Itself)), "{answers:?}");
+    assert!(busy < MOST_OF_ALL, "{busy:?}");
+    // A new proxy finds the routes there.
+    drop(proxy);
+    let proxy = world.proxy(&[]);
+    drop(neighbour.become_known());
+    let before = busy_threads(&proxy);
+    pause(WATCHED);
+    let busy = busy_threads(&proxy).saturating_sub(before);
+    println!("the next proxy ran for {busy:.1?} of {WATCHED:?}");
+    assert!(busy < MOST_OF_ALL, "{busy:?}");
+}
+
 /// Processor time of the proxy's first thread, which runs the event loop.
 fn busy(proxy: &Proxy) -> Duration {
-    let text = fs::read_to_string(format!("/proc/{}/schedstat", proxy.id())).expect("it runs");
+    time_of(&format!("/proc/{}/schedstat", proxy.id()))
+}
+
+/// Processor time of all threads of the proxy.
+fn busy_threads(proxy: &Proxy) -> Duration {
+    let threads = fs::read_dir(format!("/proc/{}/task", proxy.id())).expect("it runs");
+    threads.map(|thread| time_of(&thread.expect("a thread").path().join("schedstat").display().to_string())).sum()
+}
+
+fn time_of(schedstat: &str) -> Duration {
+    let text = fs::read_to_string(schedstat).expect("it runs");
     Duration::from_nanos(text.split(' ').next().and_then(|nanos| nanos.parse().ok()).expect("nanoseconds"))
 }

@@ -141,7 +141,8 @@ mod tests {
         assert_eq!(requests.refusal_line_due(("concealed", 0), client(1), start), None);
         assert_eq!(requests.refusal_line_due(("unidentified", 0), client(2), start), Some(1));
         // A client that invents addresses.
-        let lines = (100..10_100).filter_map(|number| requests.refusal_line_due(("concealed", 0), client(number), start));
+        let lines =
+            (100..10_100).filter_map(|number| requests.refusal_line_due(("concealed", 0), client(number), start));
         assert_eq!(lines.count(), MAX_PAIRS - 2 + 1);
         assert_eq!(requests.refusal_line_due(("no_account", 0), client(3), start), Some(1));
         assert_eq!(requests.refusal_line_due(("concealed", 0), client(1), start + LOG_INTERVAL), Some(2));

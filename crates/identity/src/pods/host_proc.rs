@@ -24,8 +24,11 @@ const CGROUP_USUAL: usize = 4 << 10;
 
 /// Maximum number of bytes read from a network file of a pod: some 500 routes, which take 0.7 ms. A pod that may configure
 /// its network can add routes without end. It would slow down every scan, and each new connection from an address that it
-/// claims. The rest of the file is ignored, so a pod with more routes may be unknown; this harms that pod alone.
+/// claims.
 const POD_NETWORK_MAX: u64 = 64 << 10;
+
+/// Maximum number of routes of a pod whose network is not known to be small.
+const MAX_ROUTES: u64 = 4096;
 
 /// Maximum number of bytes read from a network file of the node, which can have thousands of routes.
 const NODE_NETWORK_MAX: u64 = 4 << 20;
@@ -206,21 +209,36 @@ impl HostProc {
         network == self.network
     }
 
-    /// Up to `at_most` addresses of a process's network that identify it.
+    /// Whether the routes of a process's network are few enough to read its addresses.
+    ///
+    /// The kernel formats all routes to a destination as one record of `fib_trie`, in a buffer that is charged to the reader,
+    /// however little of it is read: 27 bytes for each, so a million of them are an end by OOM. `fib_triestat` counts them in
+    /// 0.1 µs each, and takes no memory for it.
+    pub(super) fn has_few_routes(&self, pid: Pid) -> io::Result<bool> {
+        let mut text = String::new();
+        let file = File::open(self.of(pid).join("net/fib_triestat"))?;
+        file.take(POD_NETWORK_MAX).read_to_string(&mut text)?;
+        let counts = text.lines().filter_map(|line| line.trim().strip_prefix("Prefixes:")?.trim().parse::<u64>().ok());
+        Ok((text.len() as u64) < POD_NETWORK_MAX && counts.sum::<u64>() <= MAX_ROUTES)
+    }
+
+    /// Up to `at_most` addresses of a process's network that identify it. [`io::ErrorKind::FileTooLarge`] if it has too many
+    /// routes.
     pub(super) fn addresses(&self, pid: Pid, at_most: usize) -> io::Result<Vec<IpAddr>> {
         let mut addresses = Vec::new();
-        self.each_address(pid, [true, true], POD_NETWORK_MAX, |addr| {
+        let end = self.each_address(pid, [true, true], POD_NETWORK_MAX, |addr| {
             if is_unique(addr) && !addresses.contains(&addr) {
                 addresses.push(addr);
             }
             if addresses.len() < at_most { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
         })?;
-        Ok(addresses)
+        end.unless_cut(addresses)
     }
 
-    /// Those of these addresses that a process's network has now.
+    /// Those of these addresses that a process's network has now. [`io::ErrorKind::FileTooLarge`] if it has too many routes.
     pub(super) fn has(&self, pid: Pid, wanted: &[IpAddr]) -> io::Result<Vec<IpAddr>> {
-        self.finds(pid, wanted, POD_NETWORK_MAX)
+        let (found, end) = self.finds(pid, wanted, POD_NETWORK_MAX)?;
+        end.unless_cut(found)
     }
 
     /// All addresses of the node's network, sorted.
@@ -238,36 +256,37 @@ impl HostProc {
 
     /// Whether the node's network has this address now.
     pub(super) fn node_has(&self, addr: IpAddr) -> io::Result<bool> {
-        Ok(!self.finds(INIT, &[addr], NODE_NETWORK_MAX)?.is_empty())
+        Ok(!self.finds(INIT, &[addr], NODE_NETWORK_MAX)?.0.is_empty())
     }
 
-    fn finds(&self, pid: Pid, wanted: &[IpAddr], at_most: u64) -> io::Result<Vec<IpAddr>> {
+    fn finds(&self, pid: Pid, wanted: &[IpAddr], at_most: u64) -> io::Result<(Vec<IpAddr>, End)> {
         let mut found = Vec::new();
         let families = [wanted.iter().any(IpAddr::is_ipv4), wanted.iter().any(IpAddr::is_ipv6)];
-        self.each_address(pid, families, at_most, |addr| {
+        let end = self.each_address(pid, families, at_most, |addr| {
             if wanted.contains(&addr) && !found.contains(&addr) {
                 found.push(addr);
             }
             if found.len() < wanted.len() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
         })?;
-        Ok(found)
+        Ok((found, end))
     }
 
-    /// Reads the addresses of a process's network, in IPv4, IPv6, or both.
+    /// Reads the addresses of a process's network, in IPv4, IPv6, or both. Returns how the routes of IPv4 ended.
     fn each_address(
         &self,
         pid: Pid,
         [v4, v6]: [bool; 2],
         at_most: u64,
         mut found: impl FnMut(IpAddr) -> ControlFlow<()>,
-    ) -> io::Result<()> {
+    ) -> io::Result<End> {
         let net = self.of(pid).join("net");
         let mut parser = fib_trie::Parser::default();
-        if v4
-            && each_line(&net.join("fib_trie"), at_most, |line| parser.line(line).map(IpAddr::V4), &mut found)?
-                .is_break()
-        {
-            return Ok(());
+        if v4 {
+            let line = |line: &[u8]| parser.line(line).map(IpAddr::V4);
+            let end = each_line(&net.join("fib_trie"), at_most, line, &mut found)?;
+            if end != End::OfFile {
+                return Ok(end);
+            }
         }
         if v6 {
             match each_line(&net.join("if_inet6"), at_most, |line| if_inet6::address(line).map(IpAddr::V6), &mut found)
@@ -277,7 +296,7 @@ impl HostProc {
                 read => drop(read?),
             }
         }
-        Ok(())
+        Ok(End::OfFile)
     }
 
     fn of(&self, pid: Pid) -> PathBuf {
@@ -311,22 +330,38 @@ fn read_stat(file: &File) -> io::Result<Stat> {
     Stat::parse(&text[..length]).ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
+/// How the reading of a file ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum End {
+    OfFile,
+    /// What was looked for is found.
+    Found,
+    /// As many bytes as may be read were read.
+    Cut,
+}
+
+impl End {
+    fn unless_cut<T>(self, read: T) -> io::Result<T> {
+        if self == Self::Cut { Err(io::ErrorKind::FileTooLarge.into()) } else { Ok(read) }
+    }
+}
+
 /// Reads up to `at_most` bytes of a file, line by line, until `found` breaks.
 fn each_line(
     path: &Path,
     at_most: u64,
     mut parse: impl FnMut(&[u8]) -> Option<IpAddr>,
     found: &mut impl FnMut(IpAddr) -> ControlFlow<()>,
-) -> io::Result<ControlFlow<()>> {
+) -> io::Result<End> {
     let mut lines = BufReader::with_capacity(4096, File::open(path)?.take(at_most));
     let mut line = Vec::new();
     while lines.read_until(b'\n', &mut line)? > 0 {
         if let Some(addr) = parse(&line)
             && found(addr).is_break()
         {
-            return Ok(ControlFlow::Break(()));
+            return Ok(End::Found);
         }
         line.clear();
     }
-    Ok(ControlFlow::Continue(()))
+    Ok(if lines.get_ref().limit() == 0 { End::Cut } else { End::OfFile })
 }

@@ -1,6 +1,7 @@
 //! [`Sandboxes`]: the networks of this node's pods, as the kernel shows them.
 
 use std::collections::HashMap;
+use std::io;
 use std::mem;
 use std::net::IpAddr;
 use std::path::Path;
@@ -24,10 +25,14 @@ const MAX_ADDRESSES: usize = 32;
 /// short: they must find the pods that are new since the last one. An address that an older pod gives itself can wait.
 const REREAD: Duration = Duration::from_secs(1);
 
+/// Time for which a network that was small, or new, is considered small. A pod that may configure its network adds some 90,000
+/// routes a second.
+pub(super) const SMALL_FOR: Duration = Duration::from_secs(5);
+
 /// The sandboxes of this node, from its `/proc`. Needs one open file for each.
 ///
 /// All methods block while the kernel writes the files that they read: some microseconds each, and up to 0.7 ms for the
-/// network of a pod that has hundreds of routes. A scan reads files of
+/// network of a pod that has hundreds of routes. A network with more is [`closed`](Known::close). A scan reads files of
 /// all sandboxes and of all new processes, and takes milliseconds; [`Scans`](super::Scans) runs it on a thread of its
 /// own. The other methods do not wait for it: until it ends, they answer from the results of the scan before.
 #[derive(Debug)]
@@ -115,6 +120,8 @@ struct Known {
     /// Whether it had an address when it was complete, or could not be read. Some runtimes take a pod's addresses before
     /// they end its processes: then the address may be another pod's, and the API server's report does not count.
     had_addresses: bool,
+    /// Its network has too many routes. It is not read again.
+    is_closed: bool,
 }
 
 /// Age from which on a sandbox is complete. gVisor takes the addresses out of a pod's network when it starts, after the
@@ -128,13 +135,40 @@ const SEEN_WITHOUT: Duration = Duration::from_secs(60);
 impl Known {
     fn new(anchor: Process) -> Self {
         let never = BootTime::from_nanos(0);
-        Self { anchor: Arc::new(anchor), addresses: SmallVec::new(), read: never, changed: never, had_addresses: false }
+        Self {
+            anchor: Arc::new(anchor),
+            addresses: SmallVec::new(),
+            read: never,
+            changed: never,
+            had_addresses: false,
+            is_closed: false,
+        }
     }
 
     /// Whether a scan that begins now must read its addresses.
     fn is_due(&self, now: BootTime) -> bool {
         // Some runtimes start the sandbox before its network is ready.
-        self.addresses.is_empty() || now.since(self.changed) < SETTLED || now.since(self.read) >= REREAD
+        !self.is_closed
+            && (self.addresses.is_empty() || now.since(self.changed) < SETTLED || now.since(self.read) >= REREAD)
+    }
+
+    /// Whether its network was small a short time ago.
+    fn is_small(&self, now: BootTime) -> bool {
+        now.since(self.read.max(time_of(self.anchor.start))) < SMALL_FOR
+    }
+
+    /// Ignores its network from now on, because of its routes. The pod is unknown, and what it claims to have is nobody's.
+    fn close(&mut self, uid: PodUid) {
+        if !mem::replace(&mut self.is_closed, true) {
+            tracing::warn!(
+                %uid,
+                "a pod has thousands of routes in its network, which is not read any more; the pod gets 503 until it is started \
+                 again; see who may add routes there (NET_ADMIN)"
+            );
+        }
+        // The API server's report does not count, either.
+        self.had_addresses = true;
+        self.addresses = SmallVec::new();
     }
 
     fn has(&mut self, addresses: Vec<IpAddr>, now: BootTime) {
@@ -181,6 +215,12 @@ impl Table {
             lost.retain(|lost| now.since(lost.noticed) < REMEMBERED);
             !lost.is_empty()
         });
+        for (uid, had) in before.iter().filter(|(_, had)| had.is_closed) {
+            // Closed while the scan ran.
+            if let Some(has) = self.sandboxes.get_mut(uid).filter(|has| has.anchor.age() == had.anchor.age()) {
+                has.close(*uid);
+            }
+        }
         for (uid, had) in before.iter().chain(ended) {
             let has = self.sandboxes.get(uid).filter(|has| has.anchor.age() == had.anchor.age());
             let has = has.map(|has| has.addresses.clone()).unwrap_or_default();
@@ -220,9 +260,10 @@ impl Sandboxes {
             sandboxes.insert(uid, Known::new(anchor));
         }
         let now = BootTime::now();
-        for known in sandboxes.values_mut().filter(|known| known.is_due(now)) {
-            match self.proc.addresses(known.anchor.pid, MAX_ADDRESSES) {
+        for (uid, known) in sandboxes.iter_mut().filter(|(_, known)| known.is_due(now)) {
+            match self.addresses_of(known, now) {
                 Ok(addresses) => known.has(addresses, now),
+                Err(error) if error.kind() == io::ErrorKind::FileTooLarge => known.close(*uid),
                 // The known addresses stay: `holders` does not trust them.
                 Err(_) => known.had_addresses = true,
             }
@@ -249,6 +290,13 @@ impl Sandboxes {
         summary
     }
 
+    fn addresses_of(&self, known: &Known, now: BootTime) -> io::Result<Vec<IpAddr>> {
+        if !known.is_small(now) && !self.proc.has_few_routes(known.anchor.pid)? {
+            return Err(io::ErrorKind::FileTooLarge.into());
+        }
+        self.proc.addresses(known.anchor.pid, MAX_ADDRESSES)
+    }
+
     /// The sandboxes that have this address now, confirmed by the kernel. Sandboxes and addresses that are newer than
     /// the last scan are not found. There is more than one if a pod gave itself another pod's address. `None` if a
     /// sandbox that had it cannot be read, because the result would be incomplete.
@@ -271,6 +319,7 @@ impl Sandboxes {
                         holders.entry(addr).and_modify(|holders| holders.iter_mut().for_each(|all| all.push(sandbox)));
                     }
                 }
+                (_, Err(error)) if error.kind() == io::ErrorKind::FileTooLarge => self.close(uid, &anchor),
                 (Err(_), _) | (_, Err(_)) => holders.extend(had.into_iter().map(|addr| (addr, None))),
             }
         }
@@ -354,6 +403,15 @@ impl Sandboxes {
             (!had.is_empty()).then(|| (*uid, Arc::clone(&known.anchor), had))
         });
         having.collect()
+    }
+
+    /// Closes the network of a sandbox, unless it has another anchor by now.
+    fn close(&self, uid: PodUid, anchor: &Arc<Process>) {
+        if let Some(known) =
+            self.table.lock().sandboxes.get_mut(&uid).filter(|known| Arc::ptr_eq(&known.anchor, anchor))
+        {
+            known.close(uid);
+        }
     }
 
     /// Forgets a sandbox, unless it has another anchor by now.

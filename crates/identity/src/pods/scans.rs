@@ -49,8 +49,10 @@ const MAX_REST_OF_NEW: Duration = Duration::from_millis(50);
 const MIN_REST: u32 = 3;
 
 /// Maximum time between two scans, if nobody waits for one. New connections of known pods need none, but addresses that pods have
-/// lost, and runtimes that take a pod's addresses when it starts, are seen by scans.
-const INTERVAL: Duration = Duration::from_secs(20);
+/// lost, and runtimes that take a pod's addresses when it starts, are seen by scans. And the network of a pod that adds routes
+/// without end must be read again before there are so many that a single read is dangerous
+/// ([`SMALL_FOR`](super::sandboxes::SMALL_FOR)).
+const INTERVAL: Duration = Duration::from_secs(2);
 
 /// A longer scan is reported, since no request waits longer. With 30,000 new processes, a scan takes about a second.
 const MAX_SCAN: Duration = Duration::from_secs(2);

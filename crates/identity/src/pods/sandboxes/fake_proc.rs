@@ -48,6 +48,7 @@ impl FakeProc {
         let dir = self.network_dir(name);
         fs::create_dir_all(&dir).expect("a temporary directory");
         fs::write(dir.join("fib_trie"), v4).expect("a temporary file");
+        fs::write(dir.join("fib_triestat"), triestat(7)).expect("a temporary file");
         fs::write(dir.join("if_inet6"), v6).expect("a temporary file");
     }
 
@@ -135,6 +136,12 @@ impl Drop for FakeProc {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.dir);
     }
+}
+
+/// The text of a `fib_triestat` file of a network with this number of routes in each of two tables.
+pub(super) fn triestat(routes: u32) -> String {
+    let table = |name| format!("{name}:\n\tLeaves:         1\n\tPrefixes:       {routes}\nTotal size: 2  kB\n");
+    format!("Basic info: size of leaf: 48 bytes, size of tnode: 40 bytes.\n{}{}", table("Main"), table("Local"))
 }
 
 /// The text of a `stat` file.

@@ -55,7 +55,7 @@ async fn clients_that_need_a_recent_scan_share_it_also_while_it_runs() {
         });
     }
     waiting.join_all().await;
-    sleep(Duration::from_secs(10)).await;
+    sleep(INTERVAL / 2).await;
     assert_eq!(scans_made.load(Relaxed), 1);
 }
 
@@ -77,7 +77,7 @@ async fn clients_that_need_a_later_scan_than_the_running_one_share_the_next() {
     }
     waiting.join_all().await;
     first.await.expect("no panic");
-    sleep(Duration::from_secs(10)).await;
+    sleep(INTERVAL / 2).await;
     assert_eq!(scans_made.load(Relaxed), 2);
 }
 

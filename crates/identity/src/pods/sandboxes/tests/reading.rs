@@ -49,6 +49,62 @@ fn what_cannot_be_read_is_counted_and_tried_again() {
     assert_eq!(sandboxes.scan(), found(2, 1, 1, 0));
 }
 
+/// More routes than are read of a pod, before its addresses.
+fn add_routes(proc: &FakeProc, network: &str) {
+    let file = proc.network_dir(network).join("fib_trie");
+    let text = fs::read_to_string(&file).expect("it is there");
+    let routes = "        /24 link UNICAST\n".repeat(4000);
+    fs::write(file, text.replace("Main:\n", &format!("Main:\n     |-- 10.77.0.0\n{routes}")))
+        .expect("a temporary file");
+}
+
+/// Whether the network is not read any more, also if it is small again.
+fn is_closed(proc: &FakeProc, sandboxes: &Sandboxes) -> bool {
+    let last_read = || sandboxes.table.lock().sandboxes[&uid(A)].read;
+    proc.network("a", &["10.8.0.5", "10.8.0.6"]);
+    let before = last_read();
+    suspend(REREAD);
+    sandboxes.scan();
+    let is_read = last_read() > before;
+    let (own, of_neighbour) = (holders(sandboxes, "10.8.0.5"), holders(sandboxes, "10.8.0.6"));
+    // The API server's report does not count.
+    !is_read && own.is_empty() && of_neighbour == [uid(B)] && matches!(sandboxes.anchor(uid(A)), Anchor::Networked(_))
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_network_with_routes_without_end_is_read_no_more() {
+    for sees_it_first in ["a scan", "a connection"] {
+        let (proc, sandboxes) = with_pod();
+        proc.network("b", &["10.8.0.6"]);
+        proc.of_pod(30, 1000, B, "b");
+        proc.network("a", &["10.8.0.5", "10.8.0.6"]);
+        suspend(REREAD);
+        sandboxes.scan();
+        assert_eq!(holders(&sandboxes, "10.8.0.6"), [uid(B), uid(A)], "it claims its neighbour's address");
+        add_routes(&proc, "a");
+        if sees_it_first == "a scan" {
+            suspend(REREAD);
+            sandboxes.scan();
+        }
+        assert_eq!(holders(&sandboxes, "10.8.0.6"), [uid(B)], "{sees_it_first}");
+        assert!(is_closed(&proc, &sandboxes), "{sees_it_first}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_routes_of_a_network_that_was_not_seen_for_a_while_are_counted_before_it_is_read() {
+    let proc = node();
+    proc.network("b", &["10.8.0.6"]);
+    proc.of_pod(30, 1000, B, "b");
+    proc.of_pod(20, 1000, A, "a");
+    fs::write(proc.network_dir("a").join("fib_triestat"), fake_proc::triestat(2100)).expect("a temporary file");
+    // Reading it would be an end by OOM.
+    let text = proc.hide("networks/a/fib_trie");
+    let sandboxes = scanned(&proc);
+    proc.show("networks/a/fib_trie", &text);
+    assert!(is_closed(&proc, &sandboxes));
+}
+
 #[test]
 fn what_is_forgotten_takes_no_memory() {
     let (proc, sandboxes) = with_pod();
