@@ -46,7 +46,8 @@ pub enum Error {
     IncludesAccounts,
     /// A pod requests a path of another API version or in another spelling, under which the server may give the node's tokens.
     #[error(
-        "Refused: this path may lead to the node's service accounts; use /computeMetadata/v1/ and the names as they are documented          (lower and upper case differ)."
+        "Refused: this path may lead to the node's service accounts; use /computeMetadata/v1/ and the names as they are documented \
+         (lower and upper case differ)."
     )]
     LeadsToAccounts,
     /// A response larger than this many bytes, which cannot be buffered as a whole.

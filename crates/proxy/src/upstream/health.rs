@@ -8,29 +8,26 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use crate::failure;
-use telemetry::sampled::Sampled;
 
 /// Minimum interval between log lines about outages, because an upstream that fails every other request would fill the
 /// log. A pod can cause that with its requests.
 const LOG_INTERVAL: Duration = Duration::from_secs(60);
 
-/// The upstream's last known state. An outage is logged twice: when it begins and when it ends.
+/// Interval between log lines about an outage that lasts, so that the last quarter of an hour of the log shows it.
+const REPEAT_INTERVAL: Duration = Duration::from_secs(10 * 60);
+
+/// The upstream's last known state. An outage is logged when it begins, while it lasts, and when it ends.
 #[derive(Debug, Default)]
 pub struct Health(Mutex<State>);
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct State {
     /// Reason for the current outage, and its start.
     failing: Option<(String, Instant)>,
-    outages: Sampled,
+    /// Time of the last line about a failure.
+    logged: Option<Instant>,
     /// The failure was logged, but not the recovery.
     is_logged_failing: bool,
-}
-
-impl Default for State {
-    fn default() -> Self {
-        Self { failing: None, outages: Sampled::new(LOG_INTERVAL), is_logged_failing: false }
-    }
 }
 
 impl Health {
@@ -55,7 +52,8 @@ impl Health {
 
     pub(super) fn failed(&self, why: &dyn Display) {
         if self.0.lock().failed(why, Instant::now()) {
-            tracing::warn!("metadata server unavailable: {why}; requests that are not cached fail");
+            let seconds = self.failing_for().unwrap_or_default().as_secs();
+            tracing::warn!(seconds, "metadata server unavailable: {why}; requests that are not cached fail");
         }
     }
 }
@@ -71,9 +69,12 @@ impl State {
     fn failed(&mut self, why: &dyn Display, now: Instant) -> bool {
         let since = self.failing.take().map_or(now, |(_, since)| since);
         self.failing = Some((why.to_string(), since));
-        let is_logged = !self.is_logged_failing && self.outages.due(now).is_some();
-        self.is_logged_failing |= is_logged;
-        is_logged
+        let interval = if self.is_logged_failing { REPEAT_INTERVAL } else { LOG_INTERVAL };
+        let is_due = self.logged.is_none_or(|last| now >= last + interval);
+        if is_due {
+            (self.logged, self.is_logged_failing) = (Some(now), true);
+        }
+        is_due
     }
 }
 
@@ -83,11 +84,12 @@ mod tests {
     use crate::failure::Failure;
 
     #[test]
-    fn an_outage_is_logged_twice() {
+    fn an_outage_is_logged_at_its_beginning_and_end_and_each_ten_minutes() {
         let mut state = State::default();
         let start = Instant::now();
-        let lines = [0, 1, 120].map(|second| state.failed(&Failure::Closed, start + Duration::from_secs(second)));
-        assert_eq!(lines, [true, false, false], "however long it lasts");
+        let lines =
+            [0, 1, 599, 600, 601].map(|second| state.failed(&Failure::Closed, start + Duration::from_secs(second)));
+        assert_eq!(lines, [true, false, false, true, false]);
         assert_eq!(state.failing.as_ref().map(|(_, since)| *since), Some(start), "since the first failure");
         assert_eq!([state.succeeded(), state.succeeded()], [true, false]);
         assert!(state.failing.is_none());
