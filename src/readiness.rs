@@ -13,6 +13,7 @@ use identity::Identity;
 use proxy::layers::token_cache::Store;
 use proxy::server::Drain;
 use proxy::upstream::Health;
+use telemetry::{Registry, table};
 
 /// State of the process.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -51,11 +52,20 @@ pub enum Trouble {
         is_refused: bool,
         /// Seconds until it expires, or 0 if there is none.
         expires_in: u32,
+        users: TokenUsers,
     },
     /// New pods may be unknown.
     Identity(String),
     /// The values that pods request first are not known yet.
     Cold,
+}
+
+/// The pods that get the node's token. Those with accounts of their own do not.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum TokenUsers {
+    All,
+    /// With Workload Identity, those that act as the node, as `NAMESPACE/NAME`: at least one.
+    Only(Vec<String>),
 }
 
 /// Maximum time to wait for the warmup, so that a node without a metadata server can start. The wait for the list of pods
@@ -121,26 +131,46 @@ impl Readiness {
         }
     }
 
+    /// Registers the gauge of the node's token, which is absent while no pod uses it.
+    pub fn observe(&self, registry: &Registry) {
+        let readiness = self.clone();
+        registry.observe(&table::DEFAULT_TOKEN_EXPIRY, move || {
+            TokenUsers::of(readiness.identity.as_deref())?;
+            readiness.tokens.default_expires_in().map(u64::from)
+        });
+    }
+
+    fn token_at_risk(&self) -> Option<Trouble> {
+        let (why, expires_in) = self.tokens.default_at_risk()?;
+        let users = TokenUsers::of(self.identity.as_deref())?;
+        Some(Trouble::Token { failure: why.to_string(), is_refused: !why.is_outage(), expires_in, users })
+    }
+
     /// The current problems, the most important first.
     pub fn troubles(&self) -> Vec<Trouble> {
         let failure = self.upstream.failure().zip(self.upstream.failing_for());
-        let token = self.tokens.default_at_risk();
         let degraded = self.identity.as_ref().and_then(|identity| identity.degraded());
         let is_cold = !self.warm.load(Ordering::Relaxed);
         [
             self.door.trouble().map(Trouble::Door),
             failure.map(|(failure, lasts)| Trouble::Upstream { failure, lasts }),
-            token.map(|(why, expires_in)| Trouble::Token {
-                failure: why.to_string(),
-                is_refused: !why.is_outage(),
-                expires_in,
-            }),
+            self.token_at_risk(),
             degraded.map(Trouble::Identity),
             is_cold.then_some(Trouble::Cold),
         ]
         .into_iter()
         .flatten()
         .collect()
+    }
+}
+
+impl TokenUsers {
+    /// `None` if no pod uses the node's token.
+    pub fn of(identity: Option<&Identity>) -> Option<Self> {
+        match identity.map(Identity::acting_as_node) {
+            None => Some(Self::All),
+            Some(pods) => (!pods.is_empty()).then_some(Self::Only(pods)),
+        }
     }
 }
 
@@ -157,19 +187,29 @@ impl fmt::Display for Trouble {
             Self::Door(trouble) => trouble.fmt(f),
             Self::Identity(trouble) => f.write_str(trouble),
             Self::Upstream { failure, .. } => write!(f, "metadata server: {failure}"),
-            Self::Token { failure, expires_in: 0, .. } => {
+            Self::Token { failure, expires_in: 0, users, .. } => {
                 write!(
                     f,
-                    "there is no valid token of the node's account, and the metadata server issues none: {failure}"
+                    "there is no valid token of the node's account, and the metadata server issues none{users}: {failure}"
                 )
             }
-            Self::Token { failure, expires_in, .. } => {
+            Self::Token { failure, expires_in, users, .. } => {
                 write!(
                     f,
-                    "the node's token expires in {expires_in} s, and the metadata server issues no other: {failure}"
+                    "the node's token expires in {expires_in} s, and the metadata server issues no other{users}: {failure}"
                 )
             }
             Self::Cold => f.write_str("the metadata server has not yet provided the default token and common values"),
+        }
+    }
+}
+
+/// An addition to a sentence about the token. It has no names, since pods may read it.
+impl fmt::Display for TokenUsers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::All => Ok(()),
+            Self::Only(pods) => write!(f, " (pods here that act as the node and need it: {})", pods.len()),
         }
     }
 }
@@ -188,15 +228,31 @@ impl fmt::Display for State {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::path::PathBuf;
 
     use super::*;
     use base::clock::{BootTime, suspend};
     use identity::pods::owners::Attest;
-    use identity::pods::{FakeProc, Scans};
-    use identity::{CutFrom, Forget, Settings};
-    use telemetry::Registry;
+    use identity::pods::{FakeProc, Pod, PodUid, Scans};
+    use identity::{AccountName, CutFrom, Forget, Settings};
+    use proxy::failure::{Failure, UPSTREAM_TIMEOUT};
+    use proxy::layers::token_cache::{DEFAULT_LIMIT_BYTES, Tokens};
+    use proxy::shares::Client;
+    use proxy::tokens::{Fetched, NoToken, TokenKey, TokenSource, Urgency};
+
+    /// A metadata server that does not answer.
+    pub(crate) struct Failing;
+
+    impl TokenSource for Failing {
+        fn deadline(&self) -> Duration {
+            UPSTREAM_TIMEOUT
+        }
+
+        async fn fetch(&self, _: &TokenKey, _: Client, _: Urgency) -> Result<Fetched, NoToken> {
+            Err(Failure::Closed.into())
+        }
+    }
 
     fn store() -> Arc<Store> {
         Store::new(0, &Registry::default())
@@ -215,13 +271,13 @@ mod tests {
     }
 
     /// An identity that has received no list from the API server yet.
-    fn unlisted() -> (FakeProc, Arc<Identity>) {
+    pub(crate) fn unlisted() -> (FakeProc, Arc<Identity>) {
         let settings = Settings {
             host_proc: PathBuf::new(),
             state_dir: None,
             own_pod: None,
             attest: Attest::Prefer,
-            passthrough: Vec::new(),
+            passthrough: AccountName::parse("kube-system/agent").into_iter().collect(),
             federation: None,
             cluster: identity::cluster::Settings {
                 node: "n".parse().expect("a name"),
@@ -232,6 +288,48 @@ mod tests {
         let (cut_from, forget) = (CutFrom::new(Arc::new(|_, _| 0)), Forget::new(Arc::new(|_| {})));
         let scans = Scans::in_task(proc.open());
         (proc, Identity::new(&settings, Arc::default(), scans, cut_from, forget, &Registry::default()))
+    }
+
+    /// A pod that acts as the node.
+    pub(crate) fn agent() -> Pod {
+        Pod {
+            uid: PodUid::parse(&"1".repeat(32)).expect("32 digits"),
+            namespace: "kube-system".into(),
+            name: "agent-1".into(),
+            account: "agent".into(),
+            host_network: false,
+            ended: false,
+            terminating: false,
+            created: 0,
+            addresses: Vec::new(),
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_node_s_token_that_no_pod_uses_is_no_trouble_and_has_no_series() {
+        let store = Store::new(DEFAULT_LIMIT_BYTES, &Registry::default());
+        store.know_default_email("node@b.c");
+        Tokens::new(Arc::clone(&store), Failing).warm(TokenKey::default_account()).await.expect_err("no token");
+        let (_proc, identity) = unlisted();
+        identity.pods().replace([]);
+        let seen = |identity| {
+            let registry = Registry::default();
+            let readiness =
+                Readiness::new(Arc::default(), Arc::clone(&store), identity, Arc::default(), Drain::default());
+            readiness.observe(&registry);
+            readiness.warm();
+            let troubles = readiness.troubles().into_iter().map(|trouble| match trouble {
+                Trouble::Token { users, .. } => users,
+                other => panic!("{other}"),
+            });
+            let series = registry.render().contains("\nmetadata_proxy_default_token_expiry_seconds 0\n");
+            (troubles.collect::<Vec<_>>(), series)
+        };
+        assert_eq!(seen(None), (vec![TokenUsers::All], true));
+        let own = || Some(Arc::clone(&identity));
+        assert_eq!(seen(own()), (Vec::new(), false));
+        identity.pods().apply(agent());
+        assert_eq!(seen(own()), (vec![TokenUsers::Only(vec!["kube-system/agent-1".to_owned()])], true));
     }
 
     #[tokio::test(start_paused = true)]

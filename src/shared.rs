@@ -94,15 +94,12 @@ impl Shared {
         let concealment = Arc::new(concealment.with_accounts(accounts.as_ref().map(Accounts::emails)));
         let (door_probe, drain) = (Arc::new(DoorProbe::new(&registry)), Drain::default());
         let health = Arc::clone(&upstream.health);
+        let readiness =
+            Readiness::new(health, Arc::clone(&store), identity.clone(), Arc::clone(&door_probe), drain.clone());
+        readiness.observe(&registry);
         Arc::new(Self {
             began: Instant::now(),
-            readiness: Readiness::new(
-                health,
-                Arc::clone(&store),
-                identity.clone(),
-                Arc::clone(&door_probe),
-                drain.clone(),
-            ),
+            readiness,
             accounts,
             refusals: refusals(identity.clone()),
             leaves: leaves(&upstream.forward, &concealment),

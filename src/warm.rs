@@ -8,11 +8,11 @@ use http::StatusCode;
 use tokio::task::{JoinSet, yield_now};
 use tokio::time::sleep;
 
-use crate::readiness::Readiness;
+use crate::readiness::{Readiness, TokenUsers};
 use crate::shared::Shared;
 use base::backoff::Backoff;
+use identity::Identity;
 use identity::tokens::Sources;
-use identity::workloads::Names;
 use protocol::metadata::CommonPath;
 use proxy::layers::leaves::{Leaf, Leaves, Lifetime};
 use proxy::layers::token_cache::{Store, Tokens};
@@ -30,8 +30,8 @@ pub struct WarmStart<T> {
     pub store: Arc<Store>,
     /// Fetches the default account's token.
     pub tokens: Tokens<T>,
-    /// Receives the project's number. `None` if pods have no accounts of their own.
-    pub names: Option<Arc<Names>>,
+    /// Receives the project's number, and knows which pods use the node's token. `None` if all do.
+    pub identity: Option<Arc<Identity>>,
 }
 
 impl WarmStart<Sources> {
@@ -41,7 +41,7 @@ impl WarmStart<Sources> {
             leaves: Arc::clone(&shared.leaves),
             store: Arc::clone(shared.tokens.store()),
             tokens: shared.tokens.clone(),
-            names: shared.identity.as_ref().and_then(|identity| identity.workloads().names().cloned()),
+            identity: shared.identity.clone(),
         }
     }
 }
@@ -115,7 +115,8 @@ impl<T: TokenSource> WarmStart<T> {
             }
             CommonPath::ProjectId | CommonPath::NumericProjectId => {
                 let project = text(CommonPath::ProjectId).zip(text(CommonPath::NumericProjectId));
-                if let (Some(names), Some((id, number))) = (&self.names, project) {
+                let names = self.identity.as_ref().and_then(|identity| identity.workloads().names());
+                if let (Some(names), Some((id, number))) = (names, project) {
                     names.know_project(&id, &number);
                 }
             }
@@ -123,12 +124,14 @@ impl<T: TokenSource> WarmStart<T> {
         }
     }
 
+    /// Whether the token is there, or no pod needs it.
     async fn has_token(&self) -> bool {
         match self.tokens.warm(TokenKey::default_account()).await {
             Ok(()) => true,
             // A machine without a service account.
-            Err(NoToken::Refused(refused)) => refused.status == StatusCode::NOT_FOUND,
-            Err(NoToken::Failed(_) | NoToken::Overloaded(_)) => false,
+            Err(NoToken::Refused(refused)) if refused.status == StatusCode::NOT_FOUND => true,
+            // The cache goes on asking for it.
+            Err(_) => TokenUsers::of(self.identity.as_deref()).is_none(),
         }
     }
 }
@@ -148,6 +151,7 @@ mod tests {
     use tokio::time::{Instant, timeout};
 
     use super::*;
+    use crate::readiness::tests::{Failing, agent, unlisted};
     use protocol::metadata::token::AccessToken;
     use proxy::failure::{Failure, UPSTREAM_TIMEOUT};
     use proxy::layers::token_cache::DEFAULT_LIMIT_BYTES;
@@ -198,11 +202,11 @@ mod tests {
         }));
         let store = Store::new(DEFAULT_LIMIT_BYTES, &Registry::default());
         let tokens = Tokens::new(Arc::clone(&store), Source(Arc::clone(&asked)));
-        (Arc::new(WarmStart { leaves, store, tokens, names: None }), asked)
+        (Arc::new(WarmStart { leaves, store, tokens, identity: None }), asked)
     }
 
     /// Duration of the warmup, at most a minute.
-    async fn duration(warm: &Arc<WarmStart<Source>>) -> Duration {
+    async fn duration<T: TokenSource>(warm: &Arc<WarmStart<T>>) -> Duration {
         let began = Instant::now();
         let _ = timeout(Duration::from_secs(60), warm.fetch_all()).await;
         began.elapsed()
@@ -220,6 +224,23 @@ mod tests {
     async fn a_value_that_may_be_missing_delays_nothing() {
         let (warm, _) = warmup(|leaf, _| if leaf.may_be_missing() { 404 } else { 200 });
         assert_eq!(duration(&warm).await, DELAY);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_node_s_token_delays_nothing_while_all_pods_have_their_own() {
+        let (warm, _) = warmup(|_, _| 200);
+        let (_proc, identity) = unlisted();
+        let warm = |identity| WarmStart {
+            leaves: Arc::clone(&warm.leaves),
+            store: Arc::clone(&warm.store),
+            tokens: Tokens::new(Store::new(DEFAULT_LIMIT_BYTES, &Registry::default()), Failing),
+            identity,
+        };
+        let own = || Some(Arc::clone(&identity));
+        assert_eq!(duration(&Arc::new(warm(own()))).await, DELAY);
+        identity.pods().apply(agent());
+        assert_eq!(duration(&Arc::new(warm(own()))).await, Duration::from_secs(60), "a pod acts as the node");
+        assert_eq!(duration(&Arc::new(warm(None))).await, Duration::from_secs(60), "all pods do");
     }
 
     #[tokio::test(start_paused = true)]

@@ -54,6 +54,8 @@ class Chart(unittest.TestCase):
             }
             with self.subTest(given):
                 self.assertEqual(formats, {name: [wanted] for name in ("proxy", "redirect", "canary")})
+                [removing] = self.pod("--set", given, *rendered.CHARTS["tests/removal"])["initContainers"]
+                self.assertEqual(all_of(removing["args"], "--log-format"), [wanted])
 
     def test_a_network_policy_lets_pods_reach_pods_where_an_ip_block_matches_none(self):
         policies = [

@@ -47,7 +47,10 @@ pub(super) enum Subcommands {
     },
     /// Remove the redirect rules of any tool. Pods then reach the metadata server directly. First stop any `redirect install
     /// --keep` and any proxy with --redirect, which would restore the rules
-    Remove,
+    Remove {
+        #[command(flatten)]
+        log: LogArgs,
+    },
     /// Check whether the rules match what these flags would install. Exits with 0 if they do. Otherwise exits with 1, and says
     /// whether pods are closed or open, and what to do
     Check {
@@ -110,7 +113,7 @@ impl Subcommands {
     pub(super) fn take_startup_taint(&mut self) -> (StartupTaintArgs, bool) {
         match self {
             Self::Install { startup_taint, keep, .. } => (std::mem::take(startup_taint), *keep),
-            Self::Remove | Self::Check { .. } => Default::default(),
+            Self::Remove { .. } | Self::Check { .. } => Default::default(),
         }
     }
 
@@ -118,7 +121,7 @@ impl Subcommands {
     pub(super) fn take_metrics_addr(&mut self, mistakes: &mut Mistakes) -> Option<SocketAddr> {
         match self {
             Self::Install { keeper_metrics_addr, .. } => mistakes.optional(keeper_metrics_addr.take()),
-            Self::Remove | Self::Check { .. } => None,
+            Self::Remove { .. } | Self::Check { .. } => None,
         }
     }
 
@@ -133,7 +136,7 @@ impl Subcommands {
                 };
                 (wanted.resolve(mistakes).map(command), log.over(before))
             }
-            Self::Remove => (Some(Command::Remove), before),
+            Self::Remove { log } => (Some(Command::Remove), log.over(before)),
             Self::Check { wanted } => (wanted.resolve(mistakes).map(Command::Check), before),
         };
         let log = log.resolve(mistakes);

@@ -236,6 +236,7 @@ fn a_container_that_only_logs_has_the_flags_of_the_log_behind_its_command() {
         ("redirect install --keep --log-format=json", Format::Json),
         ("check --interval=30s --log-format=json --log=debug", Format::Json),
         ("--log-format=json redirect install", Format::Json),
+        ("redirect remove --log-format=json", Format::Json),
         ("--log-format=json check --log-format=text", Format::Text),
         ("--log-format=json redirect check", Format::Json),
         ("redirect install", Format::Text),

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{Condition, Fact, Topic};
-use crate::readiness::{State, Trouble};
+use crate::readiness::{State, TokenUsers, Trouble};
 use crate::units::span;
 use identity::CredentialStatus;
 use proxy::layers::conceal::Mode;
@@ -113,9 +113,14 @@ fn of_trouble(trouble: &Trouble, watch_error: Option<&str>, minute: &Tally) -> F
                 "it is the server that fails, or the way to it; do not restart the proxy, which still serves the tokens that it has",
             )
         }
-        Trouble::Token { is_refused, expires_in, .. } => {
+        Trouble::Token { is_refused, expires_in, users, .. } => {
             let verdict = if *expires_in > 0 { Condition::Degraded } else { Condition::Failing };
-            Fact::new(Topic::NodeToken, verdict, "the node's token", trouble.to_string()).advising(if *is_refused {
+            let fact = Fact::new(Topic::NodeToken, verdict, "the node's token", trouble.to_string());
+            let fact = match users {
+                TokenUsers::All => fact,
+                TokenUsers::Only(pods) => fact.saying(format!("it is needed by {} (--passthrough)", pods.join(", "))),
+            };
+            fact.advising(if *is_refused {
                 "see whether the service account of this machine was deleted or disabled, and ask the server for its token \
                  from the node itself: it answers the node as it answers the proxy; do not restart the proxy, which asks \
                  again within a minute and serves the token that it has until it expires"

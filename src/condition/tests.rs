@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::door_probe::DoorTrouble;
-use crate::readiness::{State, Trouble};
+use crate::readiness::{State, TokenUsers, Trouble};
 use identity::CredentialStatus;
 use proxy::layers::conceal::Mode;
 use telemetry::minute::Tally;
@@ -33,7 +33,7 @@ fn upstream(seconds: u64) -> Seen {
 }
 
 fn token(expires_in: u32) -> Seen {
-    troubled(Trouble::Token { failure: "closed".to_owned(), is_refused: false, expires_in })
+    troubled(Trouble::Token { failure: "closed".to_owned(), is_refused: false, expires_in, users: TokenUsers::All })
 }
 
 fn overloaded() -> Tally {
@@ -115,6 +115,17 @@ fn an_overload_names_reasons_and_the_busiest_client_but_not_for_anybody() {
     assert!(text.contains("3 requests or connections were shed in the last minute: in_flight 3"), "{text}");
     assert!(text.contains("most came from shop/a (10.8.0.5)"), "{text}");
     assert!(!for_anybody(fact).to_string().contains("10.8.0.5"));
+}
+
+#[test]
+fn pods_that_need_the_node_s_token_are_named_but_not_for_anybody() {
+    let users = TokenUsers::Only(vec!["kube-system/agent-1".to_owned(), "kube-system/agent-2".to_owned()]);
+    let lost = Trouble::Token { failure: "closed".to_owned(), is_refused: false, expires_in: 0, users };
+    let fact = facts(&troubled(lost)).remove(0);
+    let text = fact.to_string();
+    assert!(text.contains("it is needed by kube-system/agent-1, kube-system/agent-2 (--passthrough)"), "{text}");
+    let public = for_anybody(fact).to_string();
+    assert!(public.contains("need it: 2)") && !public.contains("agent"), "{public}");
 }
 
 #[test]

@@ -111,11 +111,12 @@ impl Cluster {
         self.copies.iter().rev().find_map(of_copy).unwrap_or_else(|| root().join(path))
     }
 
-    /// `cp -r FROM TO`
+    /// `cp -rn FROM/. TO`. A second time, it neither copies into the copy nor undoes what was edited there.
     pub(crate) fn copy(&mut self, args: &[String]) -> Checked {
-        let ["-r", from, to] = args.iter().map(|arg| &**arg).collect::<Vec<_>>()[..] else {
-            return fail("only `cp -r FROM TO`");
+        let ["-rn", from, to] = args.iter().map(|arg| &**arg).collect::<Vec<_>>()[..] else {
+            return fail("only `cp -rn FROM/. TO`");
         };
+        let from = from.strip_suffix("/.").ok_or("only `cp -rn FROM/. TO`, which may be run twice")?;
         check(self.original(from).exists(), format!("there is no {from}"))?;
         self.copies.push((PathBuf::from(to), self.original(from)));
         Ok(())

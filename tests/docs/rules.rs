@@ -86,7 +86,7 @@ impl Rules {
     /// After an installation, which has made an overlay of one's own.
     pub(crate) fn installed() -> Self {
         let mut rules = Self::new();
-        let copy = ["-r", "deploy/overlays/self-managed", "deploy/overlays/mine"].map(str::to_owned);
+        let copy = ["-rn", "deploy/overlays/self-managed/.", "deploy/overlays/mine"].map(str::to_owned);
         rules.cluster.copy(&copy).expect("an overlay");
         rules
     }

@@ -117,6 +117,10 @@ const DAMAGE: [(&str, &[&str]); 2] = [
             "nft delete chain inet gce_metadata_proxy no_bypass",
             "nft flush chain inet gce_metadata_proxy no_flood",
             "nft insert rule inet gce_metadata_proxy no_bypass accept",
+            "nft add table inet gce_metadata_proxy '{ flags dormant; }'",
+            "nft chain inet gce_metadata_proxy no_leaving '{ policy drop; }'",
+            "table='table inet gce_metadata_proxy'; \
+             nft list $table | sed -e \"1i delete $table\" -e 's/dstnat - 10/dstnat + 10/' | nft -f -",
             "ip address del 169.254.169.252/32 dev lo",
             "ip address del fd20:ce::252/128 dev lo",
         ],

@@ -1,11 +1,24 @@
-//! [`BadCertificate`]: why a server's certificate was not accepted, found in an error of connecting.
+//! [`TlsFailure`] and [`BadCertificate`]: why there is no TLS with a server that was reached, found in an error of connecting.
 
 use std::error::Error;
 use std::fmt;
 use std::io;
 use std::iter::successors;
 
-use rustls::CertificateError;
+use rustls::{AlertDescription, CertificateError};
+
+/// Why there is no TLS with a server that was reached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum TlsFailure {
+    /// Its certificate was not accepted.
+    Certificate(BadCertificate),
+    /// It answered, but not by TLS.
+    NotTls,
+    /// It has no version of TLS, or no cipher, in common with this client.
+    Incompatible,
+    /// Another reason, which the error itself has.
+    Other,
+}
 
 /// Why a server's certificate was not accepted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -20,19 +33,34 @@ pub enum BadCertificate {
     Other,
 }
 
-impl BadCertificate {
-    /// Looks for it in an error and its causes.
+impl TlsFailure {
+    /// Looks for it in an error and its causes. `None` also if the connection was lost during the handshake.
     pub fn find(error: &(dyn Error + 'static)) -> Option<Self> {
         successors(Some(error), |error| (*error).source()).find_map(of).map(Self::from)
     }
 }
 
-/// The refusal of a certificate that this error is or has inside. An I/O error is not the source of what it wraps.
-fn of<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a CertificateError> {
-    if let Some(rustls::Error::InvalidCertificate(why)) = error.downcast_ref() {
-        return Some(why);
+/// The error of TLS that this error is or has inside. An I/O error is not the source of what it wraps.
+fn of<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a rustls::Error> {
+    if let Some(error) = error.downcast_ref() {
+        return Some(error);
     }
     of(error.downcast_ref::<io::Error>()?.get_ref()?)
+}
+
+impl From<&rustls::Error> for TlsFailure {
+    fn from(error: &rustls::Error) -> Self {
+        use AlertDescription::{HandshakeFailure, InsufficientSecurity, ProtocolVersion};
+        match error {
+            rustls::Error::InvalidCertificate(why) => Self::Certificate(why.into()),
+            rustls::Error::InvalidMessage(_) => Self::NotTls,
+            rustls::Error::PeerIncompatible(_)
+            | rustls::Error::AlertReceived(HandshakeFailure | InsufficientSecurity | ProtocolVersion) => {
+                Self::Incompatible
+            }
+            _ => Self::Other,
+        }
+    }
 }
 
 impl From<&CertificateError> for BadCertificate {
@@ -48,7 +76,19 @@ impl From<&CertificateError> for BadCertificate {
     }
 }
 
-/// Continues "the server's certificate".
+/// Continues "the server".
+impl fmt::Display for TlsFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Certificate(bad) => write!(f, "has a certificate that {bad}"),
+            Self::NotTls => f.write_str("answers, but not by TLS (HTTPS)"),
+            Self::Incompatible => f.write_str("has no version of TLS, or no cipher, in common with this client"),
+            Self::Other => f.write_str("answers, but TLS with it fails"),
+        }
+    }
+}
+
+/// Continues "a certificate that".
 impl fmt::Display for BadCertificate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -67,10 +107,9 @@ mod tests {
 
     use super::*;
 
-    fn found(why: CertificateError) -> Option<BadCertificate> {
+    fn found(error: rustls::Error) -> Option<TlsFailure> {
         // As a connector wraps it, more than once.
-        let error = io::Error::other(io::Error::other(rustls::Error::InvalidCertificate(why)));
-        BadCertificate::find(&error)
+        TlsFailure::find(&io::Error::other(io::Error::other(error)))
     }
 
     #[test]
@@ -89,11 +128,26 @@ mod tests {
             ),
             (CertificateError::Revoked, BadCertificate::Other),
         ] {
-            assert_eq!(found(why.clone()), Some(bad), "{why:?}");
+            let found = found(rustls::Error::InvalidCertificate(why.clone()));
+            assert_eq!(found, Some(TlsFailure::Certificate(bad)), "{why:?}");
         }
-        for other in [rustls::Error::HandshakeNotComplete, rustls::Error::DecryptError] {
-            assert_eq!(BadCertificate::find(&io::Error::other(other)), None);
+    }
+
+    #[test]
+    fn other_failures_of_tls_are_told_apart_and_from_a_lost_connection() {
+        use rustls::{InvalidMessage, PeerIncompatible};
+        for (error, failure) in [
+            (InvalidMessage::InvalidContentType.into(), TlsFailure::NotTls),
+            (PeerIncompatible::ServerDoesNotSupportTls12Or13.into(), TlsFailure::Incompatible),
+            (rustls::Error::AlertReceived(AlertDescription::ProtocolVersion), TlsFailure::Incompatible),
+            (rustls::Error::AlertReceived(AlertDescription::HandshakeFailure), TlsFailure::Incompatible),
+            (rustls::Error::AlertReceived(AlertDescription::AccessDenied), TlsFailure::Other),
+            (rustls::Error::DecryptError, TlsFailure::Other),
+        ] {
+            assert_eq!(found(error.clone()), Some(failure), "{error:?}");
         }
-        assert_eq!(BadCertificate::find(&io::Error::from(io::ErrorKind::ConnectionRefused)), None);
+        for lost in [io::ErrorKind::ConnectionRefused, io::ErrorKind::UnexpectedEof] {
+            assert_eq!(TlsFailure::find(&io::Error::from(lost)), None);
+        }
     }
 }

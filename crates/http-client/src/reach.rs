@@ -15,7 +15,7 @@ use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 use tower::{BoxError, Service};
 
-use super::certificate::BadCertificate;
+use super::certificate::{BadCertificate, TlsFailure};
 use super::dial::{host, port};
 use super::secure::{CaError, ThroughProxy, tls};
 
@@ -91,8 +91,10 @@ pub async fn reach(url: &Uri, ca: Option<&Path>) -> Result<Option<String>, Unrea
     };
     if is_secure {
         let host = host(url);
-        let failed = |error: io::Error| match BadCertificate::find(&error) {
-            Some(BadCertificate::Untrusted) => Unreachable::Untrusted { host: host.to_owned() },
+        let failed = |error: io::Error| match TlsFailure::find(&error) {
+            Some(TlsFailure::Certificate(BadCertificate::Untrusted)) => {
+                Unreachable::Untrusted { host: host.to_owned() }
+            }
             _ => Unreachable::Tls { host: host.to_owned(), error },
         };
         let name = ServerName::try_from(host.to_owned()).map_err(|error| failed(io::Error::other(error)))?;

@@ -266,6 +266,15 @@ impl Identity {
         self.passthrough.iter().any(is_its)
     }
 
+    /// This node's pods that act as the node, as `NAMESPACE/NAME`, sorted. No other pod gets the node's tokens.
+    pub fn acting_as_node(&self) -> Vec<String> {
+        let pods = self.pods.all();
+        let acting = pods.iter().filter(|pod| pod.has_network() && self.is_passed_through(pod));
+        let mut names: Vec<_> = acting.map(|pod| format!("{}/{}", pod.namespace, pod.name)).collect();
+        names.sort_unstable();
+        names
+    }
+
     /// Takes an address away from a known pod if another pod has it as well and the API server does not decide between
     /// them. Resets its connections from before this moment. Those of a pod with an interface of its own are told apart by that.
     fn disown(&self, addr: IpAddr, why: &NoOwner, holders: Option<&[Sandbox]>, before: BootTime) {

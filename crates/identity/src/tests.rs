@@ -178,6 +178,18 @@ async fn accounts_that_are_passed_through_and_the_node_itself_act_as_the_node() 
 }
 
 #[tokio::test(start_paused = true)]
+async fn pods_that_act_as_the_node_are_named() {
+    let node = Node::new(Attest::Prefer);
+    let agent = |number| pod(number, "kube-system", "agent");
+    let on_host = Pod { host_network: true, ..agent(4) };
+    let ended = Pod { ended: true, ..agent(5) };
+    for pod in [agent(3), agent(1), on_host, ended, pod(6, "shop", "agent"), pod(7, "kube-system", "cart")] {
+        node.identity.pods.apply(pod);
+    }
+    assert_eq!(node.identity.acting_as_node(), ["kube-system/p1", "kube-system/p3"]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_pod_that_gives_itself_the_nodes_address_does_not_become_the_node_nor_the_node_it() {
     let node = Node::new(Attest::Prefer);
     let thief = pod(1, "a", "app");

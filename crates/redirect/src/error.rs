@@ -54,6 +54,12 @@ pub enum Error {
          or leave IPv6 out with the IPv4 address alone in --to (Helm: redirect.addresses)"
     )]
     NoIpv6(IpAddr),
+    /// The rules of a pod would be those of the machine.
+    #[error(
+        "this is the network of the machine itself, and --mode sidecar would take the node's own requests. Take hostNetwork: true out of \
+         the pod"
+    )]
+    OnHost,
     /// The rules of a pod would replace those of a node.
     #[error(
         "a node's redirect (--mode daemonset) is in this network, so it is no pod's, and --mode sidecar would replace that redirect and \

@@ -41,6 +41,7 @@ impl Redirect {
             let why = Error::Address(addrs.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "));
             return Err(closing::close(why, &Plan::closing(&mode, &opened, None), None).await);
         };
+        // No other server can get pods' requests there: this process listens at that port, or its predecessor does.
         let redirect = Self { settings: Settings { mode, to, is_shared: true, opened }, tool: None };
         let decided = redirect.spoofed();
         let installed = redirect.install_as(&decided).await?;
@@ -81,9 +82,9 @@ impl Redirect {
         until: Option<Instant>,
         is_spoofed_dropped: bool,
     ) -> Result<Installed, NotInstalled> {
-        if self.is_on_node().await {
+        if let Some(why) = self.foreign_network().await {
             // Not even the rules that close a pod, which would replace the node's.
-            return Err(NotInstalled { why: Error::OnNode, pods: Pods::AsBefore });
+            return Err(NotInstalled { why, pods: Pods::AsBefore });
         }
         let plan = self.plan_to_install(is_spoofed_dropped).await;
         let mut outcome = self.install_or_find(&plan, until).await;

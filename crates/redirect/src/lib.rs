@@ -68,7 +68,8 @@
 //! (`plan.rs`): without the bound on new connections, which is still a redirect ([`State::Unbounded`]); bypass with leaving,
 //! guard or both; bypass alone. Without the redirect, the bypass chain also resets port 80. One error, [`NotInstalled`],
 //! contains the reason and the consequence for pods. [`Keeper`] tries again. Where the address for IPv6 alone cannot be had, the plan
-//! is one for IPv4, and *bypass* closes IPv6. A redirect of a pod installs nothing where that of a node is.
+//! is one for IPv4, and *bypass* closes IPv6. A redirect of a pod installs nothing where that of a node is, or in the
+//! machine's own network.
 //!
 //! # Limitations
 //!
@@ -85,6 +86,7 @@ mod drops;
 mod error;
 mod first_edition;
 mod found;
+mod host;
 mod install;
 mod iptables;
 mod keeper;
@@ -257,18 +259,24 @@ impl Redirect {
         self.refusal(&self.plan_to_install(self.spoofed().is_dropped()).await).await
     }
 
-    /// Whether this is a redirect of a pod, and a node's is in this network. Interfaces are no sign: a pod may have any, hardware
-    /// and those of pods of its own included.
-    async fn is_on_node(&self) -> bool {
+    /// The error if this is a redirect of a pod, and this is the machine's network, or a node's redirect is in it. Interfaces are no
+    /// sign: a pod may have any, hardware and those of pods of its own included.
+    async fn foreign_network(&self) -> Option<Error> {
         let is_any_rule = async || first_edition::is_any(&Tool::all_usable(None).await, &ON_NODE).await;
-        !self.settings.mode.is_node() && (addresses::has_any().unwrap_or(false) || is_any_rule().await)
+        match self.settings.mode {
+            Mode::DaemonSet { .. } => None,
+            Mode::Sidecar { .. } if host::has_this_network() => Some(Error::OnHost),
+            Mode::Sidecar { .. } => {
+                (addresses::has_any().unwrap_or(false) || is_any_rule().await).then_some(Error::OnNode)
+            }
+        }
     }
 
     async fn refusal(&self, plan: &Plan) -> Option<Error> {
         let try_out = async || {
             privileges::check()?;
-            if self.is_on_node().await {
-                return Err(Error::OnNode);
+            if let Some(error) = self.foreign_network().await {
+                return Err(error);
             }
             let tool = self.tool().await?;
             self.added().try_for_each(|addr| self.presence(addr).map(drop))?;

@@ -47,19 +47,65 @@ pub(super) async fn state(plan: &Plan) -> Result<State, Error> {
     let markers = usize::from(plan.guards_loopback());
     let expected = 1 + sets(plan).count() + plan.chains.len() + plan.marks().len() + markers;
     let found = listing.matches("# handle ").count();
-    Ok(State::compare(&plan.marks(), &listing, found == expected, closes(&listing, plan)))
+    let is_all = found == expected && are_in_place(&listing, plan);
+    Ok(State::compare(&plan.marks(), &listing, is_all, closes(&listing, plan)))
+}
+
+/// The lines of a chain. The first has its hook.
+fn lines<'a>(listing: &'a str, chain: &Chain) -> impl Iterator<Item = &'a str> {
+    let begin = format!("chain {} {{", name(chain.name));
+    let lines = listing.lines().map(str::trim).skip_while(move |line| !line.starts_with(&begin)).skip(1);
+    lines.take_while(|line| *line != "}")
+}
+
+/// Whether no packet passes the table: it has the flag `dormant`.
+fn is_dormant(listing: &str) -> bool {
+    listing.lines().any(|line| line.trim().strip_prefix("flags ").is_some_and(|flags| flags.contains("dormant")))
+}
+
+/// Whether each chain has the hook, the priority and the policy of the plan, and the table is in force.
+fn are_in_place(listing: &str, plan: &Plan) -> bool {
+    let is_in_place = |chain: &Chain| lines(listing, chain).next().and_then(place) == place(&hook(chain));
+    !is_dormant(listing) && plan.chains.iter().all(is_in_place)
+}
+
+/// Type and hook, priority, and policy in the line of a chain's hook. `None` if it is another line.
+fn place(line: &str) -> Option<(&str, i32, &str)> {
+    let (hook, rest) = line.split_once(" priority ")?;
+    let (priority, policy) = rest.split_once(';')?;
+    Some((hook, read_priority(priority)?, policy.trim()))
+}
+
+/// Since 0.9.1, `nft` lists a priority by the nearest name: `filter - 10`.
+fn read_priority(text: &str) -> Option<i32> {
+    let named = |name| match name {
+        "raw" => Some(-300),
+        "mangle" => Some(-150),
+        "dstnat" => Some(-100),
+        "filter" => Some(0),
+        "security" => Some(50),
+        "srcnat" => Some(100),
+        number => number.parse().ok(),
+    };
+    let number = |text: &str| text.parse::<i32>().ok();
+    match text.split(' ').collect::<Vec<_>>()[..] {
+        [name] => named(name),
+        [name, "+", more] => Some(named(name)? + number(more)?),
+        [name, "-", less] => Some(named(name)? - number(less)?),
+        _ => None,
+    }
 }
 
 /// Whether the listed rules close what the plan closes.
 fn closes(listing: &str, plan: &Plan) -> bool {
-    plan.closing_chains().all(|chain| {
-        let begin = format!("chain {} {{", name(chain.name));
-        let lines = listing.lines().map(str::trim).skip_while(|line| !line.starts_with(&begin)).skip(1);
-        let mut lines = lines.take_while(|line| *line != "}");
-        let is_attached = lines.next().is_some_and(|line| line.contains(&format!(" hook {} ", hook_of(chain.hook))));
-        let wanted: Vec<String> = chain.resets().map(|(host, is_v6)| condition(host, is_v6)).collect();
-        is_attached && are_reset(&wanted, lines, " reject ")
-    })
+    !is_dormant(listing)
+        && plan.closing_chains().all(|chain| {
+            let mut lines = lines(listing, chain);
+            let is_attached =
+                lines.next().is_some_and(|line| line.contains(&format!(" hook {} ", hook_of(chain.hook))));
+            let wanted: Vec<String> = chain.resets().map(|(host, is_v6)| condition(host, is_v6)).collect();
+            is_attached && are_reset(&wanted, lines, " reject ")
+        })
 }
 
 /// Packets that the bound on new connections dropped since it was installed. `None` if there is no bound.
@@ -315,7 +361,7 @@ table inet gce_metadata_proxy {
         rules
             .lines()
             .skip(2)
-            .map(|line| if line.ends_with('}') { format!("{line}\n") } else { format!("{line} # handle 1\n") })
+            .map(|line| if line.ends_with(['}', ';']) { format!("{line}\n") } else { format!("{line} # handle 1\n") })
             .collect()
     }
 
@@ -346,11 +392,41 @@ table inet gce_metadata_proxy {
             first("accept # handle 99"),
             format!("table {TABLE} {{ # handle 1\n}}\n"),
             listed(&pod()),
+            dormant(&listing),
         ] {
             assert!(!closes(&open, &plan), "{open}");
             assert_eq!(State::compare(&plan.marks(), &open, false, closes(&open, &plan)), State::Absent);
         }
         assert!(closes(&listed(&pod()), &pod()) && !closes(&listing, &pod()));
+    }
+
+    fn dormant(listing: &str) -> String {
+        listing.replacen('\n', "\n\tflags dormant\n", 1)
+    }
+
+    #[test]
+    fn a_chain_at_another_place_is_a_change() {
+        for (plan, priority) in [(node(), "priority -115"), (node(), "priority filter - 10"), (pod(), "priority -110")]
+        {
+            let listing = listed(&plan);
+            let named = listing
+                .replace("priority -115", "priority dstnat - 15")
+                .replace("priority -110", "priority dstnat - 10");
+            for same in [&listing, &named, &listing.replace("filter - 10", "-10")] {
+                assert!(are_in_place(same, &plan), "{same}");
+            }
+            for other in [
+                listing.replacen(priority, "priority filter + 10", 1),
+                listing.replacen(priority, "priority 0", 1),
+                listing.replacen("policy accept", "policy drop", 1),
+                listing.replacen("type filter hook", "type route hook", 1),
+                listing.replacen("type nat hook", "type filter hook", 1),
+                listing.replacen("hook prerouting", "hook input", 1).replacen("hook output", "hook input", 1),
+                dormant(&listing),
+            ] {
+                assert!(!are_in_place(&other, &plan), "{other}");
+            }
+        }
     }
 
     #[test]

@@ -23,7 +23,7 @@ impl State {
         matches!(self, Self::Installed | Self::Unbounded)
     }
 
-    /// Finds the marks of a plan in a listing. `is_all`: the listing has as many rules as the plan. `is_closed`: rules in it,
+    /// Finds the marks of a plan in a listing. `is_all`: the listing has as many rules as the plan, at its places. `is_closed`: rules in it,
     /// perhaps of other settings or releases, close what the plan closes.
     pub(super) fn compare(marks: &[String], listing: &str, is_all: bool, is_closed: bool) -> Self {
         match Self::difference(marks, listing, is_all) {
@@ -40,7 +40,8 @@ impl State {
         if missing > 0 {
             return Some(format!("{missing} of {} rules are missing or are of other settings", marks.len()));
         }
-        let besides = "there are rules or chains besides those that were installed, or jumps to them are missing";
+        let besides = "there are rules or chains besides those that were installed, or what leads to them is missing or has changed (a \
+                       jump; a chain's hook, priority or policy)";
         (!is_all).then(|| besides.to_owned())
     }
 }

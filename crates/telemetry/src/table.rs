@@ -137,7 +137,8 @@ table! {
         "Entries evicted from the token cache to make room.";
     DEFAULT_TOKEN_EXPIRY = Gauge "metadata_proxy_default_token_expiry_seconds" []
         "Seconds until the default account's token expires; 0 if the machine has an account and there is no valid token. \
-         Absent before the first answer and on a machine without a service account.";
+         Absent before the first answer, on a machine without a service account, and with Workload Identity while no pod here acts \
+         as the node (--passthrough).";
     UPSTREAM_REQUESTS = Counter "metadata_proxy_upstream_requests_total" ["outcome"]
         "Requests sent to the metadata server, by status class, 429 apart, or kind of failure.";
     UPSTREAM_DURATION = Histogram "metadata_proxy_upstream_duration_seconds" ["endpoint", "outcome"]

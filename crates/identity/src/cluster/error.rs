@@ -9,7 +9,7 @@ use kube::client::AuthError;
 use kube::config::{InClusterError, KubeconfigError};
 
 use base::backoff::Jitter;
-pub use http_client::certificate::BadCertificate;
+pub use http_client::certificate::{BadCertificate, TlsFailure};
 
 /// The settings or files that describe the API server and the credential are unusable.
 #[derive(Debug, thiserror::Error)]
@@ -55,9 +55,9 @@ pub enum RequestError {
     /// No connection, or it was lost before the response began.
     #[error("the API server cannot be reached: {0}")]
     Unreachable(String),
-    /// The API server was reached, but its certificate was not accepted.
-    #[error("the API server's certificate {bad}: {message}")]
-    Certificate { bad: BadCertificate, message: String },
+    /// The API server, or another server at its address, was reached, but there is no TLS with it.
+    #[error("the API server {why}: {message}")]
+    Tls { why: TlsFailure, message: String },
     /// The connection was lost in the middle of the response.
     #[error("the connection to the API server was lost: {0}")]
     Lost(String),
@@ -97,8 +97,8 @@ pub enum Failure {
     Cluster,
     /// No connection, or a lost one.
     Connection,
-    /// The API server's certificate was not accepted.
-    Certificate(BadCertificate),
+    /// No TLS with the API server, or another server at its address.
+    Tls(TlsFailure),
     /// Nothing was received.
     Silent,
     /// Refused with this status.
@@ -124,7 +124,7 @@ impl RequestError {
             Self::Refused { retry_after, .. } => retry_after.unwrap_or_default(),
             Self::Cluster(_)
             | Self::Unreachable(_)
-            | Self::Certificate { .. }
+            | Self::Tls { .. }
             | Self::Lost(_)
             | Self::Silent(_)
             | Self::Expired(_)
@@ -138,7 +138,7 @@ impl RequestError {
         match self {
             Self::Cluster(_) => Failure::Cluster,
             Self::Unreachable(_) | Self::Lost(_) => Failure::Connection,
-            Self::Certificate { bad, .. } => Failure::Certificate(*bad),
+            Self::Tls { why, .. } => Failure::Tls(*why),
             Self::Silent(_) => Failure::Silent,
             Self::Refused { status, .. } => Failure::Refused(*status),
             Self::Throttled { .. } => Failure::Refused(StatusCode::TOO_MANY_REQUESTS),
@@ -159,8 +159,8 @@ pub(super) fn not_sent(server: String, error: kube::Error) -> RequestError {
         }
         error => {
             let message = root_cause(&error).to_string();
-            match BadCertificate::find(&error) {
-                Some(bad) => RequestError::Certificate { bad, message },
+            match TlsFailure::find(&error) {
+                Some(why) => RequestError::Tls { why, message },
                 None => RequestError::Unreachable(message),
             }
         }

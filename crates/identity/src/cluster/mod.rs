@@ -32,7 +32,7 @@ use tokio::time::timeout;
 
 pub use account::{AccountMetadata, AccountObject, Annotations};
 use client::{Clients, Name};
-pub use error::{BadCertificate, ClusterError, Failure, RequestError};
+pub use error::{BadCertificate, ClusterError, Failure, RequestError, TlsFailure};
 pub use events::{Event, Events};
 pub use facts::NodeFacts;
 use hints::{Hint, Resource};

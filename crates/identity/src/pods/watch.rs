@@ -73,7 +73,7 @@ async fn rest(pods: &Pods, failures: u32, error: Option<RequestError>) {
 /// Whether the server is unreachable or does not answer.
 fn is_away(failure: Failure) -> bool {
     match failure {
-        Failure::Connection | Failure::Certificate(_) | Failure::Silent => true,
+        Failure::Connection | Failure::Tls(_) | Failure::Silent => true,
         Failure::Cluster | Failure::Refused(_) | Failure::Expired | Failure::Invalid => false,
     }
 }
@@ -234,7 +234,7 @@ impl<F: Fn(WatchEvent<'_>)> Watch<F> {
 /// Whether a watch cannot resume at its version after this failure. A new list is cheap, and always correct.
 fn loses_events(failure: Failure) -> bool {
     match failure {
-        Failure::Cluster | Failure::Connection | Failure::Certificate(_) | Failure::Silent => false,
+        Failure::Cluster | Failure::Connection | Failure::Tls(_) | Failure::Silent => false,
         // The server or the permission may come back. Other refusals may be about the version, such as 504 for one that
         // is in the future because the cluster's store was restored.
         Failure::Refused(status) => !matches!(

@@ -386,7 +386,7 @@ impl Fault for NotIssuedHere {
                 Failure::Refused(status) => status.is_server_error(),
                 Failure::Cluster
                 | Failure::Connection
-                | Failure::Certificate(_)
+                | Failure::Tls(_)
                 | Failure::Silent
                 | Failure::Expired
                 | Failure::Invalid => true,

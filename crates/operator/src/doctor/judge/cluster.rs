@@ -9,7 +9,7 @@ use crate::doctor::commands;
 use crate::doctor::patient::{Patient, Unfit};
 use crate::doctor::report::{Finding, Step};
 use identity::cluster::{
-    ACCOUNT_PREFIX, Acting, BadCertificate, Credential, Failure, NODE_PREFIX, RequestError, Settings,
+    ACCOUNT_PREFIX, Acting, BadCertificate, Credential, Failure, NODE_PREFIX, RequestError, Settings, TlsFailure,
     TokenRequestError, User,
 };
 use identity::pods::{ProcError, Scanned};
@@ -55,7 +55,7 @@ pub(in crate::doctor) fn api_server(server: &str, settings: &Settings, user: &Re
         }
         Failure::Cluster => Finding::trouble(step, tried, error.to_string())
             .advising("correct the kubeconfig, or the service account of the pod, as it says"),
-        Failure::Certificate(bad) => certificate(tried, settings, bad).saying(error.to_string()),
+        Failure::Tls(why) => tls(tried, settings, why).saying(error.to_string()),
         Failure::Connection | Failure::Silent => Finding::trouble(
             step,
             tried,
@@ -70,9 +70,27 @@ pub(in crate::doctor) fn api_server(server: &str, settings: &Settings, user: &Re
     }
 }
 
+/// There is no TLS with the API server, or another server at its address.
+fn tls(tried: String, settings: &Settings, why: TlsFailure) -> Finding {
+    let finding = Finding::trouble(Step::ApiServer, tried, format!("the API server {why}"));
+    let address = match &settings.credential {
+        Credential::Kubeconfig(file) => format!("the address and port in {} (server)", file.display()),
+        Credential::OwnAccount(_) => "KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT".to_owned(),
+    };
+    match why {
+        TlsFailure::Certificate(bad) => certificate(finding, settings, bad),
+        TlsFailure::NotTls => finding.advising(format!(
+            "{address} must be where the API server answers by HTTPS, mostly port 443 or 6443: see what answers there"
+        )),
+        TlsFailure::Incompatible => finding.advising(format!(
+            "let the API server speak TLS 1.2 or 1.3, with its default ciphers (--tls-cipher-suites), if it is what answers at {address}"
+        )),
+        TlsFailure::Other => finding.advising(format!("see whether the API server is what answers at {address}, and its log")),
+    }
+}
+
 /// The certificate of the API server, or of another server at its address, is not one that the credential trusts.
-fn certificate(tried: String, settings: &Settings, bad: BadCertificate) -> Finding {
-    let finding = Finding::trouble(Step::ApiServer, tried, format!("the API server's certificate {bad}"));
+fn certificate(finding: Finding, settings: &Settings, bad: BadCertificate) -> Finding {
     let clock = "or set this machine's clock right, if it is wrong";
     match (bad, &settings.credential) {
         (BadCertificate::Untrusted, Credential::Kubeconfig(file)) => finding.advising(format!(

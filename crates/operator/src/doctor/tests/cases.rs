@@ -5,6 +5,7 @@ use super::ward::{Kind, Ward};
 use crate::doctor::{Step, Whose};
 use identity::AccountName;
 use mock::google::Authority;
+use serde_json::json;
 
 /// A broken set-up.
 pub(super) struct Case {
@@ -50,15 +51,22 @@ pub(super) fn of_kubernetes() -> Vec<Case> {
             "API server with a certificate of another authority",
             |ward| ward.connect_by_tls(&Authority::new().pem(), "127.0.0.1"),
             Step::ApiServer,
-            "the API server's certificate is of an authority that is not trusted",
+            "the API server has a certificate that is of an authority that is not trusted",
             "the authority of this cluster (certificate-authority)",
         ),
         case(
             "API server with a certificate of another name",
             |ward| ward.connect_by_tls(&ward.google.ca_pem(), "kubernetes.invalid"),
             Step::ApiServer,
-            "the API server's certificate is for another name",
+            "the API server has a certificate that is for another name",
             "as its certificate does (server, or tls-server-name)",
+        ),
+        case(
+            "API server without TLS",
+            |ward| ward.connect(&json!({"server": format!("https://{}", ward.api.addr)})),
+            Step::ApiServer,
+            "the API server answers, but not by TLS (HTTPS)",
+            "see what answers there",
         ),
         case(
             "kubeconfig missing",

@@ -258,20 +258,30 @@ fn each_way_of_not_reaching_a_server_has_its_advice() {
 }
 
 #[test]
-fn no_certificate_of_the_api_server_reads_as_a_blocked_way() {
-    use identity::cluster::{Acting, BadCertificate, Credential, NodeName, RequestError, Settings};
+fn no_failure_of_tls_reads_as_a_blocked_way() {
+    use TlsFailure::{Certificate, Incompatible, NotTls, Other};
+    use identity::cluster::{Acting, BadCertificate, Credential, NodeName, RequestError, Settings, TlsFailure};
     let node: NodeName = "node-1".parse().expect("a name");
     for credential in [Credential::Kubeconfig("/k".into()), Credential::OwnAccount(Acting::AsItsNode)] {
+        let is_file = matches!(credential, Credential::Kubeconfig(_));
         let settings = Settings { node: node.clone(), credential };
-        for (bad, seen, todo) in [
-            (BadCertificate::Untrusted, "an authority that is not trusted", "something else answers at this address"),
-            (BadCertificate::Expired, "has expired", "renew"),
-            (BadCertificate::Expired, "has expired", "clock"),
-            (BadCertificate::NotYetValid, "is not valid yet", "clock"),
-            (BadCertificate::WrongName, "for another name", "certificate"),
-            (BadCertificate::Other, "is not accepted", "see what answers"),
+        for (why, seen, todo) in [
+            (
+                Certificate(BadCertificate::Untrusted),
+                "an authority that is not trusted",
+                "something else answers at this address",
+            ),
+            (Certificate(BadCertificate::Expired), "has expired", "renew"),
+            (Certificate(BadCertificate::Expired), "has expired", "clock"),
+            (Certificate(BadCertificate::NotYetValid), "is not valid yet", "clock"),
+            (Certificate(BadCertificate::WrongName), "for another name", "certificate"),
+            (Certificate(BadCertificate::Other), "is not accepted", "see what answers"),
+            (NotTls, "not by TLS", "by HTTPS"),
+            (NotTls, "not by TLS", if is_file { "/k (server)" } else { "KUBERNETES_SERVICE_PORT" }),
+            (Incompatible, "no version of TLS", "TLS 1.2 or 1.3"),
+            (Other, "TLS with it fails", "its log"),
         ] {
-            let error = RequestError::Certificate { bad, message: "so it is".to_owned() };
+            let error = RequestError::Tls { why, message: "so it is".to_owned() };
             let finding = super::judge::cluster::api_server("https://k", &settings, &Err(error));
             let text = finding.to_string();
             assert_eq!(finding.verdict, Verdict::Trouble);

@@ -93,7 +93,7 @@ impl Ward {
         self.connect(&json!({"server": server, "certificate-authority-data": authority, "tls-server-name": name}));
     }
 
-    fn connect(&self, cluster: &serde_json::Value) {
+    pub(super) fn connect(&self, cluster: &serde_json::Value) {
         let kubeconfig = json!({
             "apiVersion": "v1", "kind": "Config", "current-context": "c",
             "clusters": [{"name": "c", "cluster": cluster}],

@@ -153,25 +153,22 @@ impl Store {
     fn observe(self: &Arc<Self>, registry: &Registry) {
         let store = Arc::clone(self);
         registry.observe(&table::TOKEN_ENTRIES, move || Some(store.entries.lock().by_key.len() as u64));
-        let store = Arc::clone(self);
-        registry
-            .observe(&table::DEFAULT_TOKEN_EXPIRY, move || store.default_expires_in(BootTime::now()).map(u64::from));
     }
 
     /// Seconds until the default account's token expires, or 0 if there should be one and is none. `None` before the
     /// first response and without an account, so that no alert fires.
-    fn default_expires_in(&self, now: BootTime) -> Option<u32> {
+    pub fn default_expires_in(&self) -> Option<u32> {
         let entry = self.find(&TokenKey::default_account())?;
         let known = entry.known.borrow();
         // A machine keeps its account while it runs: one that had a token, or has an e-mail, also has the account.
         let is_missing = known.is_lost || known.failure.is_some() && self.default_email.get().is_some();
-        known.seconds_left(now).or_else(|| is_missing.then_some(0))
+        known.seconds_left(BootTime::now()).or_else(|| is_missing.then_some(0))
     }
 
     /// Why the default account's token is or will be missing: its source fails or refuses, and it expires within
     /// minutes. With the seconds until then, or 0 if there is none. Requests for other accounts have no effect.
     pub fn default_at_risk(&self) -> Option<(NoToken, u32)> {
-        let seconds = self.default_expires_in(BootTime::now()).filter(|seconds| *seconds < SOON_SECONDS)?;
+        let seconds = self.default_expires_in().filter(|seconds| *seconds < SOON_SECONDS)?;
         let why = self.find(&TokenKey::default_account())?.known.borrow().last_failure();
         why.map(|why| (why, seconds))
     }

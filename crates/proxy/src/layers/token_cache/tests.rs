@@ -314,10 +314,9 @@ impl Cache {
         Some(line?.parse().expect("a number"))
     }
 
-    /// The gauge of the seconds until the default account's token expires.
+    /// The seconds until the default account's token expires.
     fn left(&self) -> Option<u32> {
-        let left = self.series("metadata_proxy_default_token_expiry_seconds")?;
-        Some(format!("{left}").parse().expect("whole seconds"))
+        self.store.default_expires_in()
     }
 }
 
