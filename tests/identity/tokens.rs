@@ -11,7 +11,6 @@ use tokio::runtime::Builder;
 use tokio::time::Instant;
 
 use crate::google::{Cloud, POOL, world_with_google};
-use crate::is_full_size;
 use crate::kube::{Client, NODE, pause};
 use crate::operators::PAGES;
 use crate::pod::{Asked, Pod};
@@ -19,6 +18,7 @@ use crate::process::Process;
 use crate::rights::eventually;
 use crate::support::needs::{Test, tests};
 use crate::support::stall::{MIN_WAIT, Waits};
+use crate::support::switch::is_full_size;
 use crate::world::{Proxy, World};
 
 pub const TESTS: &[Test] = tests![
