@@ -233,7 +233,7 @@ impl Weather {
         let (pods, over) = (old.pods, over());
         let scene = Scene::begin(&old).await;
         let taken_over = async {
-            moved_on(&old, scene.before, 3).await;
+            let was_served = moved_on(&old, scene.before, 3).await;
             let new = old.successor(self.args).await;
             let by_old = old.counts().await;
             let at_first = new.counts().await;
@@ -241,9 +241,9 @@ impl Weather {
             let status = old.proxy.ended().await;
             let is_served = moved_on(&new, at_first, 3).await;
             std::fs::write(&over, "").expect("the build directory can be written");
-            (new, by_old, at_first, status, is_served)
+            (new, by_old, at_first, status, [was_served, is_served])
         };
-        let (told, (new, by_old, at_first, status, is_served)) =
+        let (told, (new, by_old, at_first, status, served)) =
             tokio::join!(client.run(pods, Task::Stay(&over)), taken_over);
         let _ = std::fs::remove_file(&over);
         let before = scene.before;
@@ -251,8 +251,9 @@ impl Weather {
         let by_old = by_old.since(before);
         cell.counts.requests += by_old.requests;
         cell.counts.connections += by_old.connections;
-        if cell.result.is_ok() && !(status.success() && is_served) {
-            cell.result = Err(format!("the old process ended with {status}; served by the new one: {is_served}"));
+        if cell.result.is_ok() && !(status.success() && served == [true; 2]) {
+            cell.result =
+                Err(format!("the old process ended with {status}; served by the old and the new: {served:?}"));
         }
         cell
     }
@@ -313,14 +314,15 @@ async fn through(pods: SocketAddr, spoil: Option<Spoil>) -> SocketAddr {
     }
 }
 
-/// Waits for this many more requests. Returns whether they arrived in the time that the slowest client needs to start.
+/// Waits for this many more requests. Returns whether they arrived in the time that the slowest client needs to start, with a
+/// tenth of the processors.
 async fn moved_on(stage: &Stage, before: Counts, requests: u64) -> bool {
     let moved = async {
         while stage.counts().await.since(before).requests < requests {
             sleep(Duration::from_millis(5)).await;
         }
     };
-    timeout(Duration::from_secs(20), moved).await.is_ok()
+    timeout(Duration::from_secs(60), moved).await.is_ok()
 }
 
 /// A file that does not exist yet.
