@@ -59,8 +59,9 @@ pub(crate) enum Task<'a> {
 }
 
 /// Timeout of a program, so that one that hangs fails its test instead of blocking it. Longer than the sum of any
-/// client's own timeouts.
-const PATIENCE: Duration = Duration::from_secs(90);
+/// client's own timeouts, and than fifty programs take to start with a tenth of the processors: programs have a low
+/// priority, and other test binaries run beside.
+const PATIENCE: Duration = Duration::from_secs(300);
 
 impl Client {
     /// Needs of the client: names of rows in `tests/needs.tsv`.

@@ -6,6 +6,7 @@
 use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, SocketAddr};
 
+use rustix::net::sockopt::set_tcp_cork;
 use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
@@ -174,6 +175,10 @@ impl Spoiler {
 
 /// Passes on requests unchanged and responses with the fault, until either side ends.
 async fn relay(client: TcpStream, proxy: TcpStream, spoil: Spoil) -> std::io::Result<()> {
+    if spoil == Spoil::CloseAfter {
+        // The end then leaves with the response, so that no client can send another request in between.
+        set_tcp_cork(&client, true)?;
+    }
     let (mut requests, mut to_client) = client.into_split();
     let (answers, mut to_proxy) = proxy.into_split();
     let mut answers = BufReader::new(answers);

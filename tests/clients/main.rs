@@ -29,6 +29,7 @@ mod weather;
 
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
 
 use libtest_mimic::{Arguments, Completion, Trial};
 use tokio::runtime::Runtime;
@@ -86,39 +87,68 @@ fn test_of(client: &'static Client, weather: &'static Weather, runtime: &Arc<Run
     })
 }
 
-/// Maximum times that a client is run in a weather, if the machine stalls meanwhile.
-const MAX_PLAYS: usize = 3;
-
-/// Runs a client in a weather, and judges the result. A failure, expected or not, does not count if the machine stalled
-/// meanwhile.
+/// Runs a client in a weather, and judges the result.
 pub(crate) async fn play(
     client: &'static Client,
     weather: &'static Weather,
-    fault: Option<&SpoiledAnswers>,
-) -> Result<(weather::Cell, Result<(), String>), String> {
+    fault: Option<&'static SpoiledAnswers>,
+) -> Played<weather::Cell> {
     let should_fail = fault.is_some_and(|fault| fault.is_noticed_by(client));
-    for plays in 1.. {
-        let began = Instant::now();
-        let cell = weather.meet(client, fault.map(|fault| fault.spoil)).await?;
+    let spoil = fault.map(|fault| fault.spoil);
+    let name = format!("{}: {}", client.name, weather.name);
+    until_it_counts(&name, should_fail, move |again| async move {
+        let cell = weather.meet(client, spoil, again && !should_fail).await?;
         let judged = expected::judge(client, weather, &cell);
-        match stall::longest_since(began) {
-            Some(stall) if (judged.is_err() || should_fail) && plays < MAX_PLAYS => {
-                println!("{}: {}: again, because the computer stood still for {stall:?}", client.name, weather.name);
-            }
-            _ => return Ok((cell, judged)),
-        }
-    }
-    unreachable!("the last play counts")
+        Ok((cell, judged))
+    })
+    .await
 }
 
 fn test_of_refusal(client: &'static Client, refusal: Refusal, runtime: &Arc<Runtime>, table: &Arc<Table>) -> Trial {
     let (runtime, table) = (Arc::clone(runtime), Arc::clone(table));
-    needs::trial(format!("{}: refused with {}", client.name, refusal.name()), client.needs().to_vec(), move || {
-        let attempts = runtime.block_on(refusal.meet(client))?;
+    let name = format!("{}: refused with {}", client.name, refusal.name());
+    needs::trial(name.clone(), client.needs().to_vec(), move || {
+        let refused = until_it_counts(&name, false, move |again| async move {
+            let attempts = refusal.meet(client, again).await?;
+            Ok((attempts, attempts.judge(client, refusal)))
+        });
+        let (attempts, judged) = runtime.block_on(refused)?;
         table.note_refused(client, refusal, attempts);
-        attempts.judge(client, refusal)?;
+        judged?;
         Ok(Completion::Completed)
     })
+}
+
+/// The result of a client, and whether it is as expected; an error if there is no result.
+type Played<T> = Result<(T, Result<(), String>), String>;
+
+/// Maximum times that a client is run, if the machine stalls meanwhile.
+const MAX_PLAYS: usize = 4;
+
+/// A stall after which an expected failure may have another cause than the expected one.
+const LONG_STALL: Duration = Duration::from_secs(1);
+
+/// Runs a client until the result counts: a failure, expected or not, does not count if the machine stalled meanwhile.
+/// `play` is told whether it is another time.
+async fn until_it_counts<T: Send + 'static, F: Future<Output = Played<T>> + Send + 'static>(
+    name: &str,
+    should_fail: bool,
+    play: impl Fn(bool) -> F,
+) -> Played<T> {
+    for plays in 1.. {
+        let began = Instant::now();
+        // A task of its own, so that a panic is a failure of this play.
+        let played = tokio::spawn(play(plays > 1)).await.unwrap_or_else(|panic| Err(panic.to_string()));
+        let is_doubtful = should_fail || !matches!(played, Ok((_, Ok(()))));
+        let least = if should_fail { LONG_STALL } else { Duration::ZERO };
+        match stall::longest_since(began) {
+            Some(stall) if is_doubtful && stall >= least && plays < MAX_PLAYS => {
+                println!("{name}: again, because the computer stood still for {stall:?}");
+            }
+            _ => return played,
+        }
+    }
+    unreachable!("the last play counts")
 }
 
 fn test_of_fault(fault: &'static SpoiledAnswers, runtime: &Arc<Runtime>) -> Trial {

@@ -14,6 +14,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
 use crate::client::{Client, Task};
+use crate::weather::turn;
 
 /// Kind of refusal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -58,9 +59,10 @@ impl Refusal {
         }
     }
 
-    /// Runs a client that requests a token, and refuses it.
-    pub(crate) async fn meet(self, client: &'static Client) -> Result<Attempts, String> {
+    /// Runs a client that requests a token, and refuses it. With `alone`, no other client runs meanwhile.
+    pub(crate) async fn meet(self, client: &'static Client, alone: bool) -> Result<Attempts, String> {
         client.install().await?;
+        let _turn = turn(alone).await;
         let (came, first) = watch::channel(None);
         let requests = Arc::new(Requests { count: AtomicU32::new(0), first: came });
         let server = self.serve(Arc::clone(&requests)).await;

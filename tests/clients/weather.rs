@@ -81,8 +81,11 @@ pub(crate) struct Cell {
     pub(crate) took: Duration,
 }
 
-/// Tests that keep the processor busy take turns, so that none fails because of the time that another took.
-static PROCESSOR: RwLock<()> = RwLock::const_new(());
+/// Takes a turn. Tests that keep the processor busy take it alone, so that none fails because of the time that another took.
+pub(crate) async fn turn(alone: bool) -> impl Send {
+    static PROCESSOR: RwLock<()> = RwLock::const_new(());
+    if alone { (Some(PROCESSOR.write().await), None) } else { (None, Some(PROCESSOR.read().await)) }
+}
 
 /// A value that the proxy does not cache, so that a request for it takes a seat.
 const LEAF: &str = "/computeMetadata/v1/instance/cpu-platform";
@@ -99,18 +102,16 @@ const SEATS: u64 = 200;
 
 impl Weather {
     /// Runs a client in the weather; an error if that was not possible. With `spoil`, responses are spoiled on their way.
-    pub(crate) async fn meet(&self, client: &'static Client, spoil: Option<Spoil>) -> Result<Cell, String> {
+    /// With `alone`, no other client runs meanwhile.
+    pub(crate) async fn meet(
+        &self,
+        client: &'static Client,
+        spoil: Option<Spoil>,
+        alone: bool,
+    ) -> Result<Cell, String> {
         client.install().await?;
-        match self.kind {
-            Kind::ColdStart(_) | Kind::Crowded(_) => {
-                let _alone = PROCESSOR.write().await;
-                Ok(self.play(client, spoil).await)
-            }
-            _ => {
-                let _shared = PROCESSOR.read().await;
-                Ok(self.play(client, spoil).await)
-            }
-        }
+        let _turn = turn(alone || matches!(self.kind, Kind::ColdStart(_) | Kind::Crowded(_))).await;
+        Ok(self.play(client, spoil).await)
     }
 
     async fn play(&self, client: &'static Client, spoil: Option<Spoil>) -> Cell {
@@ -204,12 +205,11 @@ impl Weather {
         let until = Instant::now() + PATIENCE_OF_NEIGHBOURS;
         let neighbours: JoinSet<Outcome> = (0..SEATS).map(|_| ask(stage.pods, LEAF)).collect();
         eventually("the neighbours have all the seats", || stage.mock.in_flight() == SEATS).await;
-        // Neighbours get no response if the proxy or the upstream, which is in this process, is kept from a processor.
-        let programs = [std::process::id(), stage.proxy.id()];
-        let waits = programs.map(Waits::of);
         open.send(()).expect("the gate waits");
         let told = timeout_at(until, &mut running).await;
         stage.mock.heal();
+        // The proxy may have given up on the upstream by then.
+        stall::note_wait(until.elapsed());
         let told = match told {
             Ok(told) => told,
             Err(_) => running.await,
@@ -218,9 +218,6 @@ impl Weather {
         let mut cell = scene.end(&stage, told, |told| told.tokens(Some(requests))).await;
         cell.counts.requests = cell.counts.requests.saturating_sub(SEATS);
         cell.counts.upstream = cell.counts.upstream.saturating_sub(SEATS);
-        for (program, before) in programs.into_iter().zip(&waits) {
-            stall::note_wait(Waits::of(program).longest_since(before));
-        }
         if !are_answered {
             cell.result = Err("a neighbour had a seat and got no answer".to_owned());
         }
@@ -236,7 +233,7 @@ impl Weather {
         let (pods, over) = (old.pods, over());
         let scene = Scene::begin(&old).await;
         let taken_over = async {
-            moved_on(&old, scene.before, 3).await;
+            let was_served = moved_on(&old, scene.before, 3).await;
             let new = old.successor(self.args).await;
             let by_old = old.counts().await;
             let at_first = new.counts().await;
@@ -244,18 +241,19 @@ impl Weather {
             let status = old.proxy.ended().await;
             let is_served = moved_on(&new, at_first, 3).await;
             std::fs::write(&over, "").expect("the build directory can be written");
-            (new, by_old, at_first, status, is_served)
+            (new, by_old, at_first, status, [was_served, is_served])
         };
-        let (told, (new, by_old, at_first, status, is_served)) =
+        let (told, (new, by_old, at_first, status, served)) =
             tokio::join!(client.run(pods, Task::Stay(&over)), taken_over);
         let _ = std::fs::remove_file(&over);
-        let Scene { before, began } = scene;
-        let mut cell = Scene { before: at_first, began }.end(&new, told, |told| told.tokens(None)).await;
+        let before = scene.before;
+        let mut cell = Scene { before: at_first, ..scene }.end(&new, told, |told| told.tokens(None)).await;
         let by_old = by_old.since(before);
         cell.counts.requests += by_old.requests;
         cell.counts.connections += by_old.connections;
-        if cell.result.is_ok() && !(status.success() && is_served) {
-            cell.result = Err(format!("the old process ended with {status}; served by the new one: {is_served}"));
+        if cell.result.is_ok() && !(status.success() && served == [true; 2]) {
+            cell.result =
+                Err(format!("the old process ended with {status}; served by the old and the new: {served:?}"));
         }
         cell
     }
@@ -265,11 +263,14 @@ impl Weather {
 struct Scene {
     before: Counts,
     began: Instant,
+    /// This process, which is the upstream, and the proxy, with their waits so far.
+    programs: [(u32, Waits); 2],
 }
 
 impl Scene {
     async fn begin(stage: &Stage) -> Self {
-        Self { before: stage.counts().await, began: Instant::now() }
+        let programs = [std::process::id(), stage.proxy.id()].map(|program| (program, Waits::of(program)));
+        Self { before: stage.counts().await, began: Instant::now(), programs }
     }
 
     async fn so_far(&self, stage: &Stage) -> Counts {
@@ -284,6 +285,10 @@ impl Scene {
     ) -> Cell {
         let took = self.began.elapsed();
         let counts = self.so_far(stage).await;
+        // Clients get no response if the proxy or the upstream is kept from a processor.
+        for (program, before) in &self.programs {
+            stall::note_wait(Waits::of(*program).longest_since(before));
+        }
         let (version, result) = match told {
             Ok(told) => (Some(told.version.clone()), judge(&told)),
             Err(error) => (None, Err(error)),
@@ -309,14 +314,15 @@ async fn through(pods: SocketAddr, spoil: Option<Spoil>) -> SocketAddr {
     }
 }
 
-/// Waits for this many more requests. Returns whether they arrived in the time that the slowest client needs to start.
+/// Waits for this many more requests. Returns whether they arrived in the time that the slowest client needs to start, with a
+/// tenth of the processors.
 async fn moved_on(stage: &Stage, before: Counts, requests: u64) -> bool {
     let moved = async {
         while stage.counts().await.since(before).requests < requests {
             sleep(Duration::from_millis(5)).await;
         }
     };
-    timeout(Duration::from_secs(20), moved).await.is_ok()
+    timeout(Duration::from_secs(60), moved).await.is_ok()
 }
 
 /// A file that does not exist yet.

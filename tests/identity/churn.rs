@@ -10,7 +10,6 @@ use tokio::time::Instant;
 
 use crate::crowd::Crowd;
 use crate::google::Cloud;
-use crate::is_full_size;
 use crate::kube::{NODE, pause};
 use crate::kubelet::{ACCOUNTS, Kubelet, account};
 use crate::limits::bounds;
@@ -18,6 +17,7 @@ use crate::pod::Pod;
 use crate::reporter::Reporter;
 use crate::support::cgroup::Cgroup;
 use crate::support::needs::{Test, tests};
+use crate::support::switch::is_full_size;
 use crate::tally::Tally;
 use crate::world::World;
 

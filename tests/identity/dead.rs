@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::is_full_size;
 use crate::kube::{NODE, PodObject, pause};
 use crate::pod::{Pod, Told};
 use crate::support::needs::{Test, tests};
+use crate::support::switch::is_full_size;
 use crate::world::World;
 
 pub const TESTS: &[Test] = tests![a_dead_pod_s_address_gets_nothing_of_it];

@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::is_full_size;
 use crate::limits::bounds;
 use crate::pod::{Pod, Told};
 use crate::support::cgroup::Cgroup;
 use crate::support::needs::{Test, tests};
+use crate::support::switch::is_full_size;
 use crate::world::World;
 
 pub const TESTS: &[Test] = tests![the_first_answer_needs_no_address_of_the_api_server];

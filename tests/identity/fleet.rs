@@ -14,11 +14,11 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use crate::google::Cloud;
-use crate::is_full_size;
 use crate::kube::{ApiServer, Client, NODE, Requested, pause};
 use crate::pod::Pod;
 use crate::proxy_pod::{DAEMONSET, ProxyPod};
 use crate::support::needs::{Test, tests};
+use crate::support::switch::is_full_size;
 use crate::tokens::linked_accounts;
 use crate::world::World;
 

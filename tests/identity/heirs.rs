@@ -6,13 +6,13 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::google::world_with_google;
-use crate::is_full_size;
 use crate::kube::{Client, NODE, pause};
 use crate::limits::{CPU, bounds};
 use crate::operators::PAGES;
 use crate::pod::{Pod, Told};
 use crate::support::cgroup::Cgroup;
 use crate::support::needs::{Test, tests};
+use crate::support::switch::is_full_size;
 use crate::world::World;
 
 pub const TESTS: &[Test] = tests![

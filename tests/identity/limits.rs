@@ -7,12 +7,12 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::google::world_with_google;
-use crate::is_full_size;
 use crate::kube::{NODE, pause};
 use crate::namespace::Kept;
 use crate::pod::{Pod, Told};
 use crate::support::cgroup::{Bounds, Cgroup};
 use crate::support::needs::{Test, tests};
+use crate::support::switch::is_full_size;
 use crate::world::World;
 
 pub const TESTS: &[Test] = tests![

@@ -108,8 +108,3 @@ fn main() -> ExitCode {
     let trials: Vec<Trial> = trials.chain(needs::trials("manifests", &manifests::NEEDS, manifests::TESTS)).collect();
     libtest_mimic::run(&arguments, trials).exit_code()
 }
-
-/// Whether tests run in their long form.
-fn is_full_size() -> bool {
-    std::env::var_os("METADATA_PROXY_FULL_SIZE").is_some()
-}

@@ -10,12 +10,12 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::google::world_with_google;
-use crate::is_full_size;
 use crate::kube::{NODE, PodObject, pause};
 use crate::load::Load;
 use crate::pod::Pod;
 use crate::rights::eventually;
 use crate::support::needs::{Test, tests};
+use crate::support::switch::is_full_size;
 use crate::tokens::{self, linked_accounts};
 use crate::world::World;
 

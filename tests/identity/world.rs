@@ -8,7 +8,6 @@ use std::sync::{Arc, OnceLock};
 use std::thread;
 
 use crate::cgroups::PodGroup;
-use crate::is_full_size;
 use crate::kube::{ApiServer, Client, Forwarder, NODE};
 use crate::pod::{PORT, Pod};
 use crate::process::{BINARY, Process};
@@ -16,6 +15,7 @@ use crate::rights::eventually;
 use crate::sandbox::{Address, Node};
 use crate::support;
 use crate::support::cgroup::Cgroup;
+use crate::support::switch::is_full_size;
 
 /// Address of the mock metadata server, in the node's namespace.
 const UPSTREAM: &str = "127.0.0.1:8980";

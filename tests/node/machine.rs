@@ -7,7 +7,7 @@ use std::{env, fs};
 use libtest_mimic::{Completion, Failed};
 
 use crate::process::BINARY;
-use crate::support::{needs, vm};
+use crate::support::{needs, switch, vm};
 
 /// Maximum duration of a test, in seconds.
 const LIMIT: &str = "3600";
@@ -36,7 +36,7 @@ const DATA: [&str; 2] = ["/etc/protocols", "/etc/ssl/openssl.cnf"];
 
 /// Whether it may take long: an emulated processor needs 10 minutes on an idle computer, and several times that on a busy one.
 pub fn is_wanted() -> bool {
-    env::var_os("METADATA_PROXY_FULL_SIZE").is_some()
+    switch::is_full_size()
 }
 
 /// Set in the machine.
@@ -44,7 +44,7 @@ const EMULATED: &str = "METADATA_PROXY_EMULATED";
 
 /// Factor for all time limits: everything takes longer in an emulated machine.
 pub fn patience() -> u32 {
-    if env::var_os(EMULATED).is_some() { 10 } else { 1 }
+    if switch::is_on(EMULATED) { 10 } else { 1 }
 }
 
 /// Runs a test of this binary in the machine.

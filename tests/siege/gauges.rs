@@ -8,8 +8,9 @@ use std::time::Duration;
 use mock::Handle;
 use tokio::time::{Instant, sleep};
 
-use crate::scene::{is_emulated, is_full_size};
+use crate::scene::is_emulated;
 use crate::support::request;
+use crate::support::switch::is_full_size;
 use crate::visit::{self, Pod, connect, visit};
 
 /// Maximum time for that. An emulated processor is many times slower, and at CI size other tests run on the same

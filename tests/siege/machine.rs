@@ -11,8 +11,9 @@ use libtest_mimic::{Completion, Failed};
 use tokio::time::Instant;
 
 use crate::report;
-use crate::scene::{EMULATED, SLOWNESS, is_full_size};
+use crate::scene::{EMULATED, SLOWNESS};
 use crate::support::stall::{self, Waits};
+use crate::support::switch::is_full_size;
 use crate::support::{needs, vm};
 
 /// Maximum number of boots for the tests that have no valid result yet. Emulated kernels crash now and then. The last

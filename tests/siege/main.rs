@@ -51,7 +51,8 @@ use tokio::time::Instant;
 
 use machine::Machine;
 use namespace::Namespace;
-use scene::{Played, is_emulated, is_full_size};
+use scene::{Played, is_emulated};
+use support::switch::is_full_size;
 use support::{cgroup, needs, stall, vm};
 use table::{Attack, Emulated, Family, SIEGES, Siege};
 use visit::PREFIX;

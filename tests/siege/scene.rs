@@ -20,6 +20,7 @@ use crate::gauges::{self, Rested};
 use crate::honest::{self, Honest, Tally};
 use crate::support::Binary;
 use crate::support::cgroup::{Bounds, Cgroup, Usage};
+use crate::support::switch::{is_full_size, is_on};
 use crate::table::{Attack, Limits, Siege};
 use crate::{burden, crowd};
 
@@ -79,11 +80,6 @@ impl Size {
     }
 }
 
-/// Whether tests run at full size, instead of CI size.
-pub(crate) fn is_full_size() -> bool {
-    std::env::var_os("METADATA_PROXY_FULL_SIZE").is_some()
-}
-
 /// The environment variable that is set if the processor is emulated.
 pub(crate) const EMULATED: &str = "SIEGE_EMULATED";
 
@@ -92,7 +88,7 @@ pub(crate) const SLOWNESS: &str = ": the processor is ";
 
 /// Whether the processor is emulated, which makes everything many times slower.
 pub(crate) fn is_emulated() -> bool {
-    std::env::var_os(EMULATED).is_some()
+    is_on(EMULATED)
 }
 
 /// A completed test.

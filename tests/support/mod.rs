@@ -6,6 +6,7 @@ pub mod needs;
 mod release;
 mod scratch;
 pub mod stall;
+pub mod switch;
 pub mod tokens;
 mod upstream;
 pub mod vm;

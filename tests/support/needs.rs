@@ -9,6 +9,8 @@ use std::sync::{Mutex, PoisonError};
 
 use libtest_mimic::{Completion, Failed, Trial};
 
+use super::switch::is_on;
+
 const TABLE: &str = include_str!("../needs.tsv");
 
 /// One row of the table.
@@ -78,7 +80,7 @@ fn obstacle(needs: &[&str]) -> Option<String> {
 /// Whether a test fails if it cannot run.
 pub fn all_must_run() -> bool {
     let is_all = std::env::var("METADATA_PROXY_TESTS").is_ok_and(|which| which == "all");
-    is_all || std::env::var_os("CI").is_some()
+    is_all || is_on("CI")
 }
 
 /// The outcome of a test that cannot run for this reason: ignored, or failed if [`all_must_run`].

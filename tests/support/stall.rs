@@ -19,8 +19,9 @@ const INTERVAL: Duration = Duration::from_millis(20);
 /// A thread that wakes up later than this was kept from running. The shortest margin of a scenario is 500 ms.
 const MIN_STALL: Duration = Duration::from_millis(200);
 
-/// A program that waited this long for a processor may have given up because of that. A client's shortest timeout is 3 s.
-pub const MIN_WAIT: Duration = Duration::from_secs(1);
+/// A program that waited this long for a processor may have failed because of that. The shortest margin of a scenario, and
+/// a client's shortest timeout, are as long.
+pub const MIN_WAIT: Duration = Duration::from_millis(500);
 
 /// Interval between checks of a program.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);

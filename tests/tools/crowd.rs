@@ -10,6 +10,7 @@ use tokio::time::{Instant, timeout};
 use crate::block_on;
 use crate::support::cgroup::{Bounds, Cgroup};
 use crate::support::needs::{Test, tests};
+use crate::support::switch::is_full_size;
 use crate::support::{Binary, metric, release, upstream};
 
 /// The tests of this module.
@@ -19,11 +20,6 @@ const TOKEN: &str = "/computeMetadata/v1/instance/service-accounts/default/token
 
 /// Memory limit of the proxy, in bytes.
 const MEMORY: u64 = 25 * 1024 * 1024;
-
-/// Whether to run at full size instead of a size that two cores handle easily.
-fn is_full_size() -> bool {
-    std::env::var_os("METADATA_PROXY_FULL_SIZE").is_some()
-}
 
 /// Prints the memory used and asserts that it sufficed.
 fn assert_memory_sufficed(what: &str, group: &Cgroup, binary: &Binary) {

@@ -154,7 +154,16 @@ mod tests {
     /// Every network namespace has loopback. 192.0.2.0/24 and `2001:db8::/32` are for documentation: no machine has them.
     #[test]
     fn an_address_of_this_machine_is_told_from_others() {
-        for (ip, expected) in [("127.0.0.1", true), ("127.0.0.9", true), ("192.0.2.1", false), ("2001:db8::1", false)] {
+        let has_v6 = std::net::UdpSocket::bind("[::1]:0").is_ok();
+        for (ip, expected) in [
+            ("127.0.0.1", true),
+            ("127.0.0.9", true),
+            ("::1", has_v6),
+            ("192.0.2.1", false),
+            ("2001:db8::1", false),
+            // Every network has a route to it: that of broadcasts.
+            ("127.255.255.255", false),
+        ] {
             assert_eq!(is_local(ip.parse().expect("an address")).expect("the kernel answers"), expected, "{ip}");
         }
     }

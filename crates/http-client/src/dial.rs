@@ -29,9 +29,13 @@ const HEAD_START: Duration = Duration::from_millis(250);
 /// is.
 const MAX_AT_ONCE: usize = 12;
 
-/// Connects to the host of a URL.
+/// Connects to the host of a URL by TCP, within 3 s for all of its addresses together. Finding these takes the resolver's time.
+///
+/// # Panics
+///
+/// Its future panics outside a runtime.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Dial;
+pub struct Dial;
 
 impl Service<Uri> for Dial {
     type Response = TokioIo<TcpStream>;

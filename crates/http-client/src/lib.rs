@@ -8,7 +8,7 @@
 #![forbid(unsafe_code)]
 
 pub mod certificate;
-mod dial;
+pub mod dial;
 pub mod reach;
 pub mod renewed;
 pub mod secure;

@@ -3,3 +3,7 @@
 
 pub mod metadata;
 pub mod policy;
+#[cfg(test)]
+#[expect(unreachable_pub, reason = "the tests' own")]
+#[path = "../../../tests/support/switch.rs"]
+mod switch;

@@ -4,11 +4,16 @@ use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+use std::time::Duration;
 
 use tokio::process::Command;
 use tokio::sync::OnceCell;
+use tokio::time::sleep;
 
 use super::program::{Program, gentle, output, source};
+
+/// Pauses between the attempts of an installation.
+const PAUSES: [Duration; 2] = [Duration::from_secs(2), Duration::from_secs(10)];
 
 impl Program {
     /// Installs the program once, however many clients and tests need it.
@@ -17,7 +22,17 @@ impl Program {
         static DONE: LazyLock<Mutex<HashMap<PathBuf, Once>>> = LazyLock::new(Mutex::default);
         let folder = self.folder();
         let once = Once::clone(DONE.lock().unwrap_or_else(PoisonError::into_inner).entry(folder.clone()).or_default());
-        once.get_or_init(|| self.install_in(&folder)).await.clone()
+        once.get_or_init(|| self.install_with_patience(&folder)).await.clone()
+    }
+
+    /// Tries again, from the start, because a mirror may refuse or break off a download.
+    async fn install_with_patience(self, folder: &Path) -> Result<(), String> {
+        for pause in PAUSES {
+            let Err(error) = self.install_in(folder).await else { return Ok(()) };
+            println!("installing into {} again after {pause:?}, because: {error}", folder.display());
+            sleep(pause).await;
+        }
+        self.install_in(folder).await
     }
 
     async fn install_in(self, folder: &Path) -> Result<(), String> {

@@ -1,8 +1,8 @@
 //! Pods that were created on another node a moment ago: a decision must not treat an unknown pod as allowed.
 
 use super::{AUDIENCE, ELSEWHERE, WAYS, Way, ask, bound};
-use crate::is_full_size;
 use crate::kube::{ApiServer, NODE};
+use crate::support::switch::is_full_size;
 
 /// Number of pods that are created and requested for, for each way.
 fn pods() -> usize {

@@ -190,6 +190,11 @@ impl Expect {
         Self { within: Some(limit), ..self }
     }
 
+    /// Whether an answer took longer than it may.
+    pub fn is_late(&self, came: &Came) -> bool {
+        self.within.is_some_and(|limit| came.took >= limit)
+    }
+
     /// Every deviation of an answer from the expectation.
     pub fn problems(&self, came: &Came) -> Vec<String> {
         let Some(answer) = came.answer() else {
@@ -202,8 +207,8 @@ impl Expect {
         if !self.body.takes(&answer.body) {
             problems.push(format!("body {:?}, not {:?}", shortened(&answer.body), self.body));
         }
-        if let Some(limit) = self.within.filter(|limit| came.took >= *limit) {
-            problems.push(format!("took {:?}, not less than {limit:?}", came.took));
+        if self.is_late(came) {
+            problems.push(format!("took {:?}, not less than {:?}", came.took, self.within));
         }
         if let Some(sent_on) = came.sent_on.filter(|sent_on| !self.upstream.contains(sent_on)) {
             problems.push(format!("{sent_on} upstream requests, not {:?}", self.upstream));

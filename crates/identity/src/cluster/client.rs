@@ -1,16 +1,20 @@
 //! [`Clients`]: the client for the API server, renewed so that it uses the current credential.
 
+use std::io;
 use std::time::Duration;
 
+use http::Uri;
+use http_client::dial::Dial;
 use hyper_util::client::legacy;
-use hyper_util::client::legacy::connect::HttpConnector;
-use hyper_util::rt::{TokioExecutor, TokioTimer};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use kube::client::{Body, ConfigExt};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 use parking_lot::Mutex;
+use rustix::net::sockopt;
+use tokio::net::TcpStream;
 use tokio::time::Instant;
-use tower::{BoxError, ServiceBuilder};
+use tower::{BoxError, ServiceBuilder, ServiceExt};
 
 use super::error::ClusterError;
 use super::{Acting, Credential, NODE_PREFIX, NodeName, Settings};
@@ -23,16 +27,13 @@ const MAX_AGE: Duration = Duration::from_secs(5 * 60);
 /// a request, and the watch pauses for seconds between its attempts.
 const MAX_DOUBTED_AGE: Duration = Duration::from_secs(1);
 
-/// Maximum time to connect, without TLS.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-
 /// Idle time before a connection is probed, and interval between probes. With three unanswered probes the connection is
 /// lost: a watch notices after 30 s that the API server's machine is gone.
 const KEEP_ALIVE: (Duration, Duration) = (Duration::from_secs(15), Duration::from_secs(5));
 const KEEP_ALIVE_PROBES: u32 = 3;
 
-/// Maximum time until sent bytes are acknowledged.
-const UNACKNOWLEDGED: Duration = Duration::from_secs(15);
+/// Maximum time until sent bytes are acknowledged, in milliseconds.
+const UNACKNOWLEDGED: u32 = 15_000;
 
 /// Time for which an unused connection is kept, and maximum number of unused connections.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
@@ -264,14 +265,7 @@ pub(super) fn act_as(config: &mut Config, node: &NodeName) {
 /// Makes a client. kube's own stack retries, logs each failure and does not probe idle connections; here retries and
 /// logs are in one place, `pods::watch`.
 pub(super) fn connect(config: Config) -> Result<Client, kube::Error> {
-    let mut tcp = HttpConnector::new();
-    tcp.enforce_http(false);
-    tcp.set_nodelay(true);
-    tcp.set_connect_timeout(Some(CONNECT_TIMEOUT));
-    tcp.set_keepalive(Some(KEEP_ALIVE.0));
-    tcp.set_keepalive_interval(Some(KEEP_ALIVE.1));
-    tcp.set_keepalive_retries(Some(KEEP_ALIVE_PROBES));
-    tcp.set_tcp_user_timeout(Some(UNACKNOWLEDGED));
+    let tcp = ServiceExt::<Uri>::map_result(Dial, |dialled: io::Result<_>| dialled.and_then(probed));
     let http = legacy::Client::builder(TokioExecutor::new())
         .pool_timer(TokioTimer::new())
         .pool_idle_timeout(IDLE_TIMEOUT)
@@ -284,6 +278,17 @@ pub(super) fn connect(config: Config) -> Result<Client, kube::Error> {
         .map_err(BoxError::from)
         .service(http);
     Ok(Client::new(service, config.default_namespace))
+}
+
+/// Has the kernel notice that the server's machine is gone.
+fn probed(stream: TokioIo<TcpStream>) -> io::Result<TokioIo<TcpStream>> {
+    let socket = stream.inner();
+    sockopt::set_socket_keepalive(socket, true)?;
+    sockopt::set_tcp_keepidle(socket, KEEP_ALIVE.0)?;
+    sockopt::set_tcp_keepintvl(socket, KEEP_ALIVE.1)?;
+    sockopt::set_tcp_keepcnt(socket, KEEP_ALIVE_PROBES)?;
+    sockopt::set_tcp_user_timeout(socket, UNACKNOWLEDGED)?;
+    Ok(stream)
 }
 
 #[cfg(test)]
@@ -330,6 +335,20 @@ mod tests {
         }
         assert_eq!(asking.join_all().await, [true; 50]);
         (made.load(Relaxed), began.elapsed())
+    }
+
+    #[tokio::test]
+    async fn a_server_that_is_gone_is_noticed_within_half_a_minute() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let stream = TcpStream::connect(listener.local_addr().expect("bound")).await.expect("it listens");
+        let stream = probed(TokioIo::new(stream)).expect("options of every socket");
+        let socket = stream.inner();
+        assert!(sockopt::socket_keepalive(socket).expect("an option"));
+        let silent = sockopt::tcp_keepidle(socket).expect("an option");
+        let probes =
+            sockopt::tcp_keepintvl(socket).expect("an option") * sockopt::tcp_keepcnt(socket).expect("an option");
+        assert_eq!(silent + probes, Duration::from_secs(30));
+        assert_eq!(sockopt::tcp_user_timeout(socket).expect("an option"), 15_000);
     }
 
     #[tokio::test(start_paused = true)]

@@ -34,6 +34,8 @@ pub(super) enum Rest {
     Doubling,
     /// Longer each time, and at least this long.
     Throttled(Duration),
+    /// At least this long, which a server demands, and with a valid token longer each time.
+    Demanded(Duration),
     /// This long: until the server's quota lets the next request through.
     Held(Duration),
 }
@@ -48,6 +50,7 @@ impl Rest {
             Self::Fixed => FIXED,
             Self::Doubling => REFUSAL.wait(failures, random),
             Self::Throttled(least) => THROTTLED.wait_at_least(least, failures, random),
+            Self::Demanded(least) => THROTTLED.wait_at_least(least, if has_token { failures } else { 1 }, random),
             Self::Held(time) => time,
         }
     }
@@ -74,6 +77,10 @@ mod tests {
         assert_eq!(millis(throttled(0), false, 0.0), [1_000, 2_000, 4_000, 8_000, 16_000, 60_000]);
         assert_eq!(millis(throttled(7), false, 0.0), [7_000, 7_000, 7_000, 8_000, 16_000, 60_000]);
         assert_eq!(millis(throttled(9999), true, 1.0), [90_000; 6]);
+        let demanded = |least| Rest::Demanded(Duration::from_secs(least));
+        assert_eq!(millis(demanded(0), false, 0.0), [1_000; 6]);
+        assert_eq!(millis(demanded(7), false, 1.0), [10_500; 6]);
+        assert_eq!(millis(demanded(7), true, 0.0), [7_000, 7_000, 7_000, 8_000, 16_000, 60_000]);
         assert_eq!(millis(Rest::Held(Duration::from_secs(7)), false, 1.0), [7_000; 6]);
     }
 }

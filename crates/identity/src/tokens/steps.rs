@@ -335,10 +335,9 @@ impl Steps {
         };
         result.map_err(|halt| {
             self.log(Reason::Server(step.label(), halt.status()), &halt);
+            // Google's alone: the API server's is no quota of a minute, so each workload waits for itself.
             let is_429 = matches!(halt.rest, Rest::Throttled(_));
-            // The API server sheds what is too much at the moment. That is no quota of a minute, so each workload waits for itself.
-            let is_quota = is_429 && step != Step::Kubernetes;
-            Halt { rest: if is_quota { server.rest_after_429(&self.turn(step, urgency)) } else { halt.rest }, ..halt }
+            Halt { rest: if is_429 { server.rest_after_429(&self.turn(step, urgency)) } else { halt.rest }, ..halt }
         })
     }
 
@@ -363,18 +362,21 @@ enum NotIssuedHere {
 impl NotIssuedHere {
     /// Distinguishes a refusal, which stays until somebody changes something, from a failure.
     fn halt(&self) -> Halt {
-        let (why, stays) = match self {
-            Self::NoPod(why) => (why.clone(), false),
-            Self::Request(error @ RequestError::Throttled { retry_after, .. }) => {
-                let text = format!("{}\n", ExchangeFailure::Kubernetes(error.to_string()));
-                return Halt::throttled(Withheld::Quota, text, *retry_after);
-            }
-            Self::Request(error) => {
-                (error.to_string(), matches!(error.failure(), Failure::Refused(status) if status.is_client_error()))
-            }
+        let error = match self {
+            Self::NoPod(why) => return Halt::failed(ExchangeFailure::Kubernetes(why.clone())),
+            Self::Request(error) => error,
         };
-        let failure = ExchangeFailure::Kubernetes(why);
-        if stays { Halt::stays(failure) } else { Halt::failed(failure) }
+        let failure = ExchangeFailure::Kubernetes(error.to_string());
+        // Not longer each time: the API server knows best when it can take the next request.
+        let rest = Rest::Demanded(error.demanded(0.0));
+        match error.failure() {
+            Failure::Refused(StatusCode::TOO_MANY_REQUESTS) => {
+                Halt { rest, ..Halt::throttled(Withheld::Quota, format!("{failure}\n"), Duration::ZERO) }
+            }
+            Failure::Refused(status) if status.is_client_error() => Halt::stays(failure),
+            _ if rest == Rest::Demanded(Duration::ZERO) => Halt::failed(failure),
+            _ => Halt { rest, ..Halt::failed(failure) },
+        }
     }
 }
 

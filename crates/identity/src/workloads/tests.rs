@@ -196,6 +196,18 @@ async fn an_account_is_read_again_when_the_api_server_wants_it_and_no_sooner() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_account_that_the_api_server_does_not_have_is_not_taken_for_one_without_annotations() {
+    let (mut fake, cluster) = Fake::new("node-1");
+    let workloads = Arc::new(Workloads::default());
+    let (_, number) = account(&workloads, 1, "a", "app");
+    let reading = tokio::spawn(follow(cluster, Arc::clone(&workloads)));
+    fake.asked().await.refuse(404, "serviceaccounts \"app\" not found");
+    let error = workloads.link(number).await.expect_err("there is none");
+    assert!(matches!(error, LinkError::Deleted { .. }), "{error}");
+    reading.abort();
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_request_does_not_wait_for_longer_than_its_deadline() {
     let workloads = Workloads::default();
     let (_, number) = account(&workloads, 1, "a", "app");

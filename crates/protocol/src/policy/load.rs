@@ -279,7 +279,7 @@ mod tests {
     #[test]
     fn the_schema_matches_the_types() {
         let schema = serde_json::to_string_pretty(&schemars::schema_for!(Document)).expect("a schema") + "\n";
-        if std::env::var_os("UPDATE_SCHEMA").is_some() {
+        if crate::switch::is_on("UPDATE_SCHEMA") {
             std::fs::write(concat!(env!("CARGO_MANIFEST_DIR"), "/../../policies/schema.json"), &schema)
                 .expect("written");
         }

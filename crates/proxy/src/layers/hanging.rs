@@ -21,7 +21,8 @@
 //! # Cost of a watch
 //!
 //! Until it is answered: a task, an upstream connection, and the request without the parts that are not sent upstream.
-//! The answer takes [`Room`](crate::room::Room), which is released when the last watcher has read it.
+//! The answer takes [`Room`](crate::room::Room) of the client that is charged for the watch when it comes. It is released when the last
+//! watcher has read it.
 
 mod result;
 mod table;

@@ -118,7 +118,7 @@ async fn an_exchange_that_takes_long_is_not_waited_for() {
 #[tokio::test(start_paused = true)]
 async fn a_refusal_holds_as_long_as_it_would_have() {
     let before = Lab::new("");
-    before.servers.change(|script| script.sts = Does::Throttle("30"));
+    before.servers.change(|script| script.sts = Does::PutOff(429, "30"));
     assert_eq!(before.refusal(TOKEN).await.0, 503);
     let [record] = &sent(&before)[..] else { panic!("one workload") };
 

@@ -123,11 +123,11 @@ fn a_projects_quota_delays_no_other_account() {
 #[tokio::test(start_paused = true)]
 async fn the_quota_at_iam_is_a_projects_own_and_that_of_exchanges_is_everybodys() {
     let lab = Lab::new(GOOGLE_ACCOUNT);
-    lab.servers.change(|script| script.iam = Does::Throttle("1"));
+    lab.servers.change(|script| script.iam = Does::PutOff(429, "1"));
     let Err(why) = lab.source.prepare(lab.number).await else { panic!("a token") };
     assert!(is_its_own(&why), "{why:?}");
     let lab = Lab::new(GOOGLE_ACCOUNT);
-    lab.servers.change(|script| script.sts = Does::Throttle("1"));
+    lab.servers.change(|script| script.sts = Does::PutOff(429, "1"));
     let Err(why) = lab.source.prepare(lab.number).await else { panic!("a token") };
     assert!(!is_its_own(&why), "{why:?}");
 }

@@ -28,8 +28,8 @@ pub(in crate::tokens) enum Does {
     Refuse(u16, &'static str),
     /// This status, with a body that cannot be read. The API server does nothing.
     Cut(u16),
-    /// 429, with a `Retry-After`.
-    Throttle(&'static str),
+    /// This status, with a `Retry-After`.
+    PutOff(u16, &'static str),
     /// Loses the connection.
     Fail,
     /// Sends no response.
@@ -100,7 +100,7 @@ impl Servers {
             match self.read(|script| script.kubernetes.clone()) {
                 Does::Fail => return drop(asked),
                 Does::Stall => sleep(Duration::from_secs(60)).await,
-                Does::Issue(_) | Does::Refuse(..) | Does::Cut(_) | Does::Throttle(_) => {}
+                Does::Issue(_) | Does::Refuse(..) | Does::Cut(_) | Does::PutOff(..) => {}
             }
             let is_direct = path.rsplit('/').next().is_some_and(|name| name.starts_with(DIRECT));
             let annotation = if is_direct { "" } else { self.read(|script| script.annotation) };
@@ -119,7 +119,7 @@ impl Servers {
                 asked.answer(201, &json!({"spec": {"expirationSeconds": seconds}, "status": {"token": token}}));
             }
             Does::Refuse(status, message) => asked.refuse(status, message),
-            Does::Throttle(seconds) => asked.throttle(seconds),
+            Does::PutOff(status, seconds) => asked.put_off(status, seconds),
             Does::Fail | Does::Cut(_) => drop(asked),
             Does::Stall => {
                 sleep(Duration::from_secs(60)).await;
@@ -152,8 +152,8 @@ impl Servers {
                 let status = status.try_into().expect("a status");
                 Err(ClientError::TooLarge { status, max_bytes: 64 << 10 })
             }
-            Does::Throttle(seconds) => {
-                let mut response = response(429, String::new());
+            Does::PutOff(status, seconds) => {
+                let mut response = response(status, String::new());
                 response.headers_mut().insert("retry-after", seconds.parse().expect("a header"));
                 Ok(response)
             }

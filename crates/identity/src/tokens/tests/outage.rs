@@ -174,7 +174,7 @@ async fn an_identity_token_that_was_collected_late_is_replaced_when_it_is_a_minu
 #[tokio::test(start_paused = true)]
 async fn identity_tokens_are_served_to_their_end_while_iam_fails() {
     const IDENTITY: &str = "default/identity?audience=https://a";
-    for away in [Does::Fail, Does::Stall, Does::Refuse(503, "busy"), Does::Throttle("1")] {
+    for away in [Does::Fail, Does::Stall, Does::Refuse(503, "busy"), Does::PutOff(429, "1")] {
         let pod = Pod::warm(GOOGLE_ACCOUNT).await;
         let first = pod.text(IDENTITY).await.expect("an identity token");
         sleep(Duration::from_secs(61)).await;
@@ -189,7 +189,7 @@ async fn identity_tokens_are_served_to_their_end_while_iam_fails() {
         }
         pod.lab.servers.change(|script| script.iam = Does::Issue(3600));
         // After 429 none is fetched in advance for minutes, but when it has ended.
-        sleep(Duration::from_secs(if matches!(away, Does::Throttle(_)) { 210 } else { 100 })).await;
+        sleep(Duration::from_secs(if matches!(away, Does::PutOff(..)) { 210 } else { 100 })).await;
         assert_ne!(pod.text(IDENTITY).await.as_ref(), Ok(&second), "{away:?}: a new one soon after");
     }
 }

@@ -62,7 +62,7 @@ async fn an_account_without_a_link_is_left_alone_until_it_asks() {
 #[tokio::test(start_paused = true)]
 async fn a_request_does_not_wait_for_a_prefetch_that_pauses() {
     let lab = prefetching(GOOGLE_ACCOUNT);
-    lab.servers.change(|script| script.sts = Does::Throttle("1"));
+    lab.servers.change(|script| script.sts = Does::PutOff(429, "1"));
     while lab.servers.counts()[1] == 0 {
         sleep(Duration::from_millis(100)).await;
     }
@@ -79,7 +79,7 @@ async fn a_request_does_not_wait_for_a_prefetch_that_pauses() {
 #[tokio::test(start_paused = true)]
 async fn a_prefetch_pauses_for_longer_each_time() {
     let lab = prefetching(GOOGLE_ACCOUNT);
-    lab.servers.change(|script| script.sts = Does::Throttle("1"));
+    lab.servers.change(|script| script.sts = Does::PutOff(429, "1"));
     sleep(START_SPREAD + Duration::from_secs(1)).await;
     let [_, exchanges, _] = lab.servers.counts();
     assert!((1..=5).contains(&exchanges), "{exchanges}");

@@ -75,7 +75,7 @@ async fn a_refusal_of_the_exchange_is_remembered_for_all_scopes() {
 #[tokio::test(start_paused = true)]
 async fn nobody_is_asked_again_before_the_time_that_a_throttled_server_names() {
     let lab = Lab::new(GOOGLE_ACCOUNT);
-    lab.servers.change(|script| script.sts = Does::Throttle("7"));
+    lab.servers.change(|script| script.sts = Does::PutOff(429, "7"));
     let Err(NoToken::Refused(refused)) = lab.ask(TOKEN).await else { panic!("a token") };
     assert_eq!(refused.status.as_u16(), 503);
     assert!((7..=11).contains(&retry_after(&refused)), "{:?}", refused.headers);
@@ -137,7 +137,7 @@ async fn an_answer_whose_body_cannot_be_read_is_what_its_status_says() {
 #[tokio::test(start_paused = true)]
 async fn an_api_server_that_is_throttled_is_not_asked_before_the_time_that_it_names() {
     let lab = Lab::new(GOOGLE_ACCOUNT);
-    lab.servers.change(|script| script.kubernetes = Does::Throttle("7"));
+    lab.servers.change(|script| script.kubernetes = Does::PutOff(429, "7"));
     let (status, text) = lab.refusal(TOKEN).await;
     assert_eq!(status, 503);
     let said =
@@ -152,6 +152,36 @@ async fn an_api_server_that_is_throttled_is_not_asked_before_the_time_that_it_na
     lab.servers.change(|script| script.kubernetes = Does::Issue(3600));
     sleep(Duration::from_secs(5)).await;
     lab.token(TOKEN).await;
+}
+
+/// However often it has refused the workload before.
+#[tokio::test(start_paused = true)]
+async fn a_pod_gets_its_token_when_the_api_server_wants_to_be_asked_again() {
+    for (status, demanded, earliest, latest) in [
+        (429, "3", 3_000, 4_500),
+        (503, "3", 3_000, 4_500),
+        (503, "9999", 60_000, 90_000),
+        (429, "0", 1_000, 1_500),
+        (503, "0", 600, 900),
+    ] {
+        let lab = Lab::new(GOOGLE_ACCOUNT);
+        lab.servers
+            .change(|script| (script.kubernetes, script.delay) = (Does::PutOff(status, demanded), Duration::ZERO));
+        for refusals in 1..=6 {
+            assert!(lab.ask(TOKEN).await.is_err());
+            let refused = Instant::now();
+            while lab.servers.counts()[0] == refusals {
+                assert!(lab.ask(TOKEN).await.is_err());
+                sleep(Duration::from_millis(10)).await;
+            }
+            let waited = refused.elapsed().as_millis();
+            let is_in_time = (earliest..=latest + 50).contains(&waited);
+            assert!(
+                is_in_time,
+                "{status} with Retry-After {demanded}: asked again after {waited} ms, refused {refusals} times"
+            );
+        }
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -172,7 +202,7 @@ async fn a_workload_pays_for_iam_and_for_exchanges_that_name_its_project() {
 #[tokio::test(start_paused = true)]
 async fn whoever_waits_for_as_long_as_it_was_told_finds_no_rest() {
     let lab = Lab::new(GOOGLE_ACCOUNT);
-    lab.servers.change(|script| script.sts = Does::Throttle("1"));
+    lab.servers.change(|script| script.sts = Does::PutOff(429, "1"));
     for exchanges in 1..=5 {
         let Err(NoToken::Refused(refused)) = lab.ask(TOKEN).await else { panic!("a token") };
         assert_eq!(lab.servers.counts(), [1, exchanges, 0]);
@@ -192,7 +222,7 @@ async fn a_refusal_says_whether_it_affects_all_pods() {
     let untrusted = r#"{"error":"invalid_grant","error_description":"unknown key"}"#;
     let scope = r#"{"error":"invalid_scope","error_description":"no such scope"}"#;
     let issue = || Does::Issue(3600);
-    let quota = || Does::Throttle("7");
+    let quota = || Does::PutOff(429, "7");
     for (sts, iam, withheld) in [
         (Does::Refuse(400, untrusted), issue(), Withheld::Untrusted),
         (Does::Refuse(400, scope), issue(), Withheld::Account),
@@ -213,7 +243,7 @@ async fn a_refusal_says_whether_it_affects_all_pods() {
 
 #[tokio::test(start_paused = true)]
 async fn the_quota_of_one_project_is_counted_apart_from_that_of_all() {
-    let (issue, quota) = (|| Does::Issue(3600), || Does::Throttle("7"));
+    let (issue, quota) = (|| Does::Issue(3600), || Does::PutOff(429, "7"));
     for (sts, iam, step, counts) in [
         (quota(), issue(), Step::Sts, [0, 0, 0, 1, 0, 0]),
         // Of the Google account's project.

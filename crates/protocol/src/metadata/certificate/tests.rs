@@ -5,6 +5,7 @@ use rustls_pki_types::pem::PemObject;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::switch::is_full_size;
 
 /// A leaf for team-0/app-0 and its authority, as openssl writes them.
 const CHAIN: &str = include_str!("chain.pem");
@@ -216,8 +217,7 @@ fn many_mutated_bodies_take_bounded_memory() {
     };
     let (mutated, mut runner) = (mutated(), TestRunner::deterministic());
     let (mut accepted, mut first) = (0, 0);
-    let is_full_size = std::env::var_os("METADATA_PROXY_FULL_SIZE").is_some();
-    let bodies = if is_full_size { 1_000_000 } else { 5_000 };
+    let bodies = if is_full_size() { 1_000_000 } else { 5_000 };
     for number in 0..bodies {
         let body = mutated.new_tree(&mut runner).expect("a body").current();
         accepted += u32::from(BoundTo::parse(&body).is_ok());
@@ -228,5 +228,5 @@ fn many_mutated_bodies_take_bounded_memory() {
     }
     println!("{bodies} bodies, {accepted} accepted; resident peak {} KiB, {first} KiB after the first 10000", peak());
     assert!(accepted > bodies / 10, "{accepted} of {bodies}");
-    assert!(!is_full_size || peak() <= first + 1024);
+    assert!(!is_full_size() || peak() <= first + 1024);
 }

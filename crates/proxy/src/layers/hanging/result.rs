@@ -23,7 +23,7 @@ pub(super) struct SharedAnswer {
 }
 
 impl SharedAnswer {
-    /// Reads the whole upstream answer. The client that began the watch is charged for it.
+    /// Reads the whole upstream answer, for which this account is charged.
     pub(super) async fn read(answer: Result<Response<Body>, Error>, account: &Account) -> WatchResult {
         let (head, body) = answer?.into_parts();
         let Whole { bytes, mut charge } = account.read(body, SMALL_BYTES_WITHOUT_SEAT, |_| 0).await?;

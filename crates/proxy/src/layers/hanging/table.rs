@@ -118,7 +118,12 @@ impl WatchTable {
 
     /// Whether the watch with this number is active. Another watch with the same key may have replaced it.
     pub(super) fn is_under_way(&self, key: &Key, number: u64) -> bool {
-        self.watches.get(key).is_some_and(|watch| watch.number == number)
+        self.holder(key, number).is_some()
+    }
+
+    /// The holder of the watch with this number, if it is active.
+    pub(super) fn holder(&self, key: &Key, number: u64) -> Option<Client> {
+        self.watches.get(key).filter(|watch| watch.number == number).map(|watch| watch.holder)
     }
 
     /// Removes a watcher. The watch passes to another client, or ends with its last watcher.

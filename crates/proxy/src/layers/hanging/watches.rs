@@ -2,6 +2,7 @@
 //!
 //! Each watch runs in a task. `table.rs` decides which clients may have one.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use http::Response;
@@ -101,13 +102,14 @@ impl Watches {
         table.make_room_for(holder)?;
         let (key, number, publisher) = (Arc::new(key), table.next_number(), Arc::new(Publisher::default()));
         let task = tokio::spawn({
-            let (watches, key, publisher, account) =
-                (Arc::clone(self), Arc::clone(&key), Arc::clone(&publisher), account.clone());
+            let (watches, key, publisher) = (Arc::clone(self), Arc::clone(&key), Arc::clone(&publisher));
             let answer = ask();
             async move {
                 // Created when the task first runs, because dropping it takes the lock that is held now.
                 let task = WatchTask { watches, key, number, publisher };
-                task.publisher.publish(SharedAnswer::read(answer.await, &account).await);
+                let answer = answer.await;
+                let Some(account) = task.account() else { return };
+                task.publisher.publish(SharedAnswer::read(answer, &account).await);
             }
         });
         table.insert(Arc::clone(&key), number, holder, publisher, task.abort_handle());
@@ -128,6 +130,15 @@ impl Drop for Watcher {
         if table.is_under_way(&self.key, self.number) {
             table.leave(&self.key, self.account.client());
         }
+    }
+}
+
+impl WatchTask {
+    /// The account of the present holder. The client that began the watch may have left long ago.
+    fn account(&self) -> Option<Account> {
+        let holder = self.watches.table.lock().holder(&self.key, self.number)?;
+        // A client is charged by its address. The holder may have several connections.
+        Some(self.watches.room.account(holder.map(|address| SocketAddr::new(address, 0))))
     }
 }
 

@@ -111,6 +111,10 @@ async fn no_request_for_another_account_is_a_risk_for_the_default_token() {
         assert_eq!(cache.ask(target).await, Got::Status(404));
         assert!(cache.store.default_at_risk().is_none() && cache.left().is_some_and(|left| left > 3000), "{target}");
     }
+    // Not while it ends soon either.
+    suspend(56 * MINUTE);
+    assert_eq!(cache.ask(&format!("{invented}?scopes=a")).await, Got::Status(404));
+    assert!(cache.store.default_at_risk().is_none() && cache.left().is_some_and(|left| left < 300));
 }
 
 #[tokio::test(start_paused = true)]
