@@ -51,7 +51,7 @@ impl StartupTaintArgs {
 }
 
 plain! {
-    TaintKey, |text: &str| text.parse().ok(), "the key of a taint, such as example.com/not-ready, that is not one of Kubernetes' own";
+    TaintKey, Self::parse, "the key of a taint, such as example.com/not-ready, that is not one of Kubernetes' own";
 }
 
 #[cfg(test)]
