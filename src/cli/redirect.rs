@@ -6,7 +6,7 @@ use clap::{Args, Subcommand};
 use strum::{Display, EnumString, VariantNames};
 
 use super::flag::Flag as _;
-use super::given::{Given, Mistakes, Syntax, plain};
+use super::given::{Given, Mistakes, syntax};
 use super::log::LogArgs;
 use super::opened::OpenedArgs;
 use super::repeated::Repeated as _;
@@ -217,30 +217,19 @@ const OF_NODE: &str = "an address for the proxy on this node and a port, such as
 /// Where a proxy in the pod listens.
 const IN_POD: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 988);
 
-plain! {
-    // A user ID.
-    u32, |text: &str| text.parse().ok(), "a number";
-}
-
 /// A name that the kernel accepts for an interface, without characters that are special in the rules' text.
 #[derive(Debug, Clone)]
 struct Interface;
 
-impl Syntax for Interface {
-    type Value = String;
+syntax! {
+    Interface => String, interface, "the name of an interface";
+    // A user ID.
+    u32 => Self, |text: &str| text.parse().ok(), "a number";
+}
 
-    fn expected() -> String {
-        "the name of an interface".to_owned()
-    }
-
-    fn parse(text: &str) -> Option<String> {
-        let is_special = |byte: u8| !byte.is_ascii_alphanumeric() && !b"-_.@".contains(&byte);
-        (text.len() < 16 && !text.bytes().any(is_special)).then(|| text.to_owned())
-    }
-
-    fn show(value: &String) -> String {
-        value.clone()
-    }
+fn interface(text: &str) -> Option<String> {
+    let is_special = |byte: u8| !byte.is_ascii_alphanumeric() && !b"-_.@".contains(&byte);
+    (text.len() < 16 && !text.bytes().any(is_special)).then(|| text.to_owned())
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use clap::Args;
 
 use super::admin::AdminArgs;
 use super::flag::Flag;
-use super::given::{Given, Mistakes, plain};
+use super::given::{Given, Mistakes, syntax};
 use super::identity::NodeArgs;
 use super::repeated::Repeated;
 use identity::cluster::Acting;
@@ -50,8 +50,9 @@ impl StartupTaintArgs {
     }
 }
 
-plain! {
-    TaintKey, Self::parse, "the key of a taint, such as example.com/not-ready, that is not one of Kubernetes' own";
+syntax! {
+    TaintKey => Self, TaintKey::parse,
+        "the key of a taint, such as example.com/not-ready, that is not one of Kubernetes' own";
 }
 
 #[cfg(test)]
