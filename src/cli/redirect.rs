@@ -10,10 +10,10 @@ use super::given::{Given, Mistakes, syntax};
 use super::log::LogArgs;
 use super::opened::OpenedArgs;
 use super::repeated::Repeated as _;
+use super::serve::ServeArgs;
 use super::startup_taint::StartupTaintArgs;
 use super::syntax::{self, ArgExt as _, Choice};
 use redirect::{Command, Destination, Mode, PROXY, Redirect, SIDECAR_UID, Settings, Tool};
-use telemetry::logging::{Format, Levels};
 
 #[derive(Debug, Subcommand)]
 #[expect(clippy::large_enum_variant, reason = "parsed once")]
@@ -106,38 +106,26 @@ enum Place {
 const PROXY_UID: &str = "proxy-uid";
 
 impl Subcommands {
-    /// Takes out the startup taint's flags, and returns whether the rules are kept.
-    pub(super) fn take_startup_taint(&mut self) -> (StartupTaintArgs, bool) {
-        match self {
-            Self::Install { startup_taint, keep, .. } => (std::mem::take(startup_taint), *keep),
-            Self::Remove | Self::Check { .. } => Default::default(),
-        }
-    }
-
-    /// Takes out the address for the metrics of `--keep`.
-    pub(super) fn take_metrics_addr(&mut self, mistakes: &mut Mistakes) -> Option<SocketAddr> {
-        match self {
-            Self::Install { keeper_metrics_addr, .. } => mistakes.optional(keeper_metrics_addr.take()),
-            Self::Remove | Self::Check { .. } => None,
-        }
-    }
-
-    /// The command, and the log's format and levels, as given before or after the subcommand.
-    pub(super) fn resolve(self, before: LogArgs, mistakes: &mut Mistakes) -> Option<(Command, (Format, Levels))> {
-        let (command, log) = match self {
-            Self::Install { wanted, keep, dry_run, log, .. } => {
+    /// The command. Some flags may also have been given before the subcommand.
+    pub(super) fn resolve(self, before: ServeArgs, mistakes: &mut Mistakes) -> Option<super::Command> {
+        let (mut log, mut metrics_addr, mut startup_taint) = (before.log, None, None);
+        let command = match self {
+            Self::Install { wanted, keep, keeper_metrics_addr, dry_run, startup_taint: taint, log: own } => {
+                log = own.over(log);
+                startup_taint = taint.resolve(keep, before.identity.node, before.admin, mistakes);
+                metrics_addr = mistakes.optional(keeper_metrics_addr);
                 let command: fn(Redirect) -> Command = match (keep, dry_run) {
                     (true, _) => Command::Keep,
                     (_, true) => Command::Print,
                     _ => Command::Install,
                 };
-                (wanted.resolve(mistakes).map(command), log.over(before))
+                wanted.resolve(mistakes).map(command)
             }
-            Self::Remove => (Some(Command::Remove), before),
-            Self::Check { wanted } => (wanted.resolve(mistakes).map(Command::Check), before),
+            Self::Remove => Some(Command::Remove),
+            Self::Check { wanted } => wanted.resolve(mistakes).map(Command::Check),
         };
         let log = log.resolve(mistakes);
-        Some((command?, log?))
+        Some(super::Command::Redirect { command: command?, metrics_addr, log: log?, startup_taint })
     }
 }
 

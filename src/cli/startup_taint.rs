@@ -10,7 +10,7 @@ use super::repeated::Repeated;
 use identity::cluster::Acting;
 use operator::startup_taint::{StartupTaint, TaintKey};
 
-#[derive(Debug, Default, Args)]
+#[derive(Debug, Args)]
 pub(super) struct StartupTaintArgs {
     /// Key of a taint to remove from this node once the rules are installed and the proxy at --metrics-addr is ready, so that
     /// no pod starts on a new node before. Requires --keep and --node-name, and an account that may get and patch nodes
