@@ -7,7 +7,6 @@ use tokio::time::Instant;
 
 use super::answer::{HTML, JSON, Response, TEXT, unix_now};
 use super::identity::{self, TokenRequest};
-use super::noise::Noise;
 use super::query::Query;
 use super::read::Format;
 use super::refusal::Refusal;
@@ -49,7 +48,7 @@ pub(super) fn identity(state: &State, node: &str, query: &Query) -> Result<Respo
         licenses: is_value("licenses", "true"),
     };
     let claims = identity::claims(&state.tree(), ask, unix_now());
-    Ok(Response::ok(HTML, identity::jwt(&claims, &mut Noise::new())))
+    Ok(Response::ok(HTML, identity::jwt(&claims)))
 }
 
 /// The account's e-mail. `default` and its e-mail have the same tokens.
