@@ -138,12 +138,7 @@ impl App {
         let pressure = Arc::new(Pressure::of_this_process());
         let shared = Shared::new(config, policy, pressure, registry.clone(), identifying);
         let keep = |installed| {
-            let metrics = redirect::Metrics {
-                dropped: registry.counter(&table::REDIRECT_DROPPED),
-                spoofed: registry.gauge_vec(&table::REDIRECT_SPOOFED),
-                restored: registry.counter_vec(&table::REDIRECT_RESTORED),
-            };
-            let keeper = Keeper::of_installed(installed, metrics);
+            let keeper = Keeper::of_installed(installed, redirect_metrics(&registry));
             // A process keeps only one redirect, so this is set once.
             let _ = shared.redirect.set(keeper.standing());
             AbortOnDropHandle::new(tokio::spawn(keeper.run()))
@@ -225,6 +220,15 @@ async fn take_over(shared: &Shared, kin: Option<&Kin>) -> Result<Vec<Vec<Door>>,
         handover::take(kin, shared, deadline).await;
     }
     doors::open(&shared.config)
+}
+
+/// Registers the metrics of a redirect that this process keeps.
+pub fn redirect_metrics(registry: &Registry) -> redirect::Metrics {
+    redirect::Metrics {
+        dropped: registry.counter(&table::REDIRECT_DROPPED),
+        spoofed: registry.gauge_vec(&table::REDIRECT_SPOOFED),
+        restored: registry.counter_vec(&table::REDIRECT_RESTORED),
+    }
 }
 
 /// Attests the predecessor and the successor, if tokens are to be handed over.

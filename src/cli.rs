@@ -191,20 +191,9 @@ impl Args {
             Some(Subcommands::Policy(args)) => {
                 Command::Ask { question: args.resolve(serve.policy, mistakes)?, proxy: None }
             }
-            Some(Subcommands::Redirect(mut args)) => {
-                let startup_taint = {
-                    let (taint, keeps_rules) = args.take_startup_taint();
-                    taint.resolve(keeps_rules, serve.identity.node, serve.admin, mistakes)
-                };
-                let metrics_addr = args.take_metrics_addr(mistakes);
-                let (command, log) = args.resolve(serve.log, mistakes)?;
-                Command::Redirect { command, metrics_addr, log, startup_taint }
-            }
+            Some(Subcommands::Redirect(args)) => args.resolve(serve, mistakes)?,
             Some(Subcommands::Status(args)) => args.resolve(serve.admin, mistakes)?,
-            Some(Subcommands::Check(args)) => {
-                let (command, admin, log) = args.resolve(serve.admin, serve.log, mistakes)?;
-                Command::Check { command, admin, log }
-            }
+            Some(Subcommands::Check(args)) => args.resolve(serve.admin, serve.log, mistakes)?,
             Some(Subcommands::Identity(args)) => args.resolve(serve.identity, serve.admin, mistakes)?,
             #[cfg(feature = "mock")]
             Some(Subcommands::Mock(args)) => Command::Mock(args.resolve(mistakes)?),

@@ -1,18 +1,21 @@
 //! Entry point: parses the command line, runs the command and sets the exit code.
 
 use std::io::{self, Write};
+use std::net::SocketAddr;
 use std::process::ExitCode;
 
-use gce_metadata_proxy::app::App;
+use gce_metadata_proxy::app::{App, redirect_metrics};
 use gce_metadata_proxy::cli::{self, Command, Stop};
 use gce_metadata_proxy::config::Config;
 use gce_metadata_proxy::status;
 use gce_metadata_proxy::threads;
 use operator::check;
-use operator::explain;
+use operator::explain::{self, Question};
 use operator::pages;
+use operator::startup_taint::StartupTaint;
 use proxy::server::drain::Signals;
-use telemetry::{Registry, logging, table};
+use telemetry::Registry;
+use telemetry::logging::{self, Format};
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::oneshot;
 use tokio_util::task::AbortOnDropHandle;
@@ -44,75 +47,84 @@ fn start(command: Command) -> Outcome<ExitCode> {
     let runtime = runtime(threads::count())?;
     // A resolver that hangs must not hold up the result.
     let is_brief = matches!(command, Command::Check { .. } | Command::IdentityDoctor { .. });
-    let outcome = runtime.block_on(async {
-        match command {
-            Command::Serve(config) => serve(config).await?,
-            Command::Ask { question, proxy } => {
-                let answer = question.answer()?;
-                print(&answer.text);
-                if let Some(admin) = proxy
-                    && let Some(line) = question.beside(admin).await
-                {
-                    print(&line);
-                }
-                return Ok(if answer.is_as_expected { ExitCode::SUCCESS } else { ExitCode::FAILURE });
-            }
-            Command::ExplainPod { admin, pod } => print(&explain::pod(admin, &pod).await?),
-            Command::Status { admin, format } => {
-                return Ok(match status::run(admin, format).await {
-                    Ok((text, code)) => {
-                        print(&text);
-                        ExitCode::from(code)
-                    }
-                    Err(error) => {
-                        eprintln!("gce-metadata-proxy: {error}");
-                        ExitCode::from(status::CANNOT_ASK)
-                    }
-                });
-            }
-            Command::Check { command, admin, log: (format, levels) } => {
-                logging::start(format, &levels);
-                let (text, code) = check::run(command, admin, first_signal()?).await?;
-                print(&text);
-                return Ok(ExitCode::from(code));
-            }
-            Command::IdentityDoctor { admin, settings, whose, format } => {
-                let report = operator::doctor::examine(admin, &settings, &whose).await;
-                print(&operator::finding::render(&report, format));
-                return Ok(ExitCode::from(report.exit_code()));
-            }
-            Command::Redirect { command, metrics_addr, log: (format, levels), startup_taint } => {
-                logging::start(format, &levels);
-                let once_installed = async |redirect: redirect::Redirect| {
-                    if let Some(taint) = startup_taint {
-                        taint.remove(async || redirect.is_installed().await).await;
-                    }
-                };
-                let registry = Registry::of_this_process();
-                let serve = |addr| pages::serve_metrics(addr, "--keeper-metrics-addr", registry.clone());
-                // In a task of its own: a port that is taken must not keep the rules from being installed.
-                let _serving = metrics_addr.map(|addr| AbortOnDropHandle::new(tokio::spawn(serve(addr))));
-                let metrics = redirect::Metrics {
-                    dropped: registry.counter(&table::REDIRECT_DROPPED),
-                    spoofed: registry.gauge_vec(&table::REDIRECT_SPOOFED),
-                    restored: registry.counter_vec(&table::REDIRECT_RESTORED),
-                };
-                let is_as_wanted = redirect::run(command, metrics, once_installed, first_signal()?).await?;
-                return Ok(if is_as_wanted { ExitCode::SUCCESS } else { ExitCode::FAILURE });
-            }
-            #[cfg(feature = "mock")]
-            Command::Mock(addr) => gce_metadata_proxy::demo::mock(addr, first_signal()?).await?,
-            #[cfg(feature = "mock")]
-            Command::Demo(config, with_traffic) => {
-                gce_metadata_proxy::demo::run(config, with_traffic, first_signal()?).await?;
-            }
-        }
-        Ok(ExitCode::SUCCESS)
-    });
+    let outcome = runtime.block_on(run(command));
     if is_brief {
         runtime.shutdown_background();
     }
     outcome
+}
+
+async fn run(command: Command) -> Outcome<ExitCode> {
+    match command {
+        Command::Serve(config) => serve(config).await?,
+        Command::Ask { question, proxy } => return ask(&question, proxy).await,
+        Command::ExplainPod { admin, pod } => print(&explain::pod(admin, &pod).await?),
+        Command::Status { admin, format } => return Ok(show_status(admin, format).await),
+        Command::Check { command, admin, log: (format, levels) } => {
+            logging::start(format, &levels);
+            let (text, code) = check::run(command, admin, first_signal()?).await?;
+            print(&text);
+            return Ok(ExitCode::from(code));
+        }
+        Command::IdentityDoctor { admin, settings, whose, format } => {
+            let report = operator::doctor::examine(admin, &settings, &whose).await;
+            print(&operator::finding::render(&report, format));
+            return Ok(ExitCode::from(report.exit_code()));
+        }
+        Command::Redirect { command, metrics_addr, log: (format, levels), startup_taint } => {
+            logging::start(format, &levels);
+            return redirect(command, metrics_addr, startup_taint).await;
+        }
+        #[cfg(feature = "mock")]
+        Command::Mock(addr) => gce_metadata_proxy::demo::mock(addr, first_signal()?).await?,
+        #[cfg(feature = "mock")]
+        Command::Demo(config, with_traffic) => {
+            gce_metadata_proxy::demo::run(config, with_traffic, first_signal()?).await?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn ask(question: &Question, proxy: Option<SocketAddr>) -> Outcome<ExitCode> {
+    let answer = question.answer()?;
+    print(&answer.text);
+    if let Some(admin) = proxy
+        && let Some(line) = question.beside(admin).await
+    {
+        print(&line);
+    }
+    Ok(if answer.is_as_expected { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+async fn show_status(admin: SocketAddr, format: Format) -> ExitCode {
+    match status::run(admin, format).await {
+        Ok((text, code)) => {
+            print(&text);
+            ExitCode::from(code)
+        }
+        Err(error) => {
+            eprintln!("gce-metadata-proxy: {error}");
+            ExitCode::from(status::CANNOT_ASK)
+        }
+    }
+}
+
+async fn redirect(
+    command: redirect::Command,
+    metrics_addr: Option<SocketAddr>,
+    startup_taint: Option<StartupTaint>,
+) -> Outcome<ExitCode> {
+    let once_installed = async |redirect: redirect::Redirect| {
+        if let Some(taint) = startup_taint {
+            taint.remove(async || redirect.is_installed().await).await;
+        }
+    };
+    let registry = Registry::of_this_process();
+    let serve = |addr| pages::serve_metrics(addr, "--keeper-metrics-addr", registry.clone());
+    // In a task of its own: a port that is taken must not keep the rules from being installed.
+    let _serving = metrics_addr.map(|addr| AbortOnDropHandle::new(tokio::spawn(serve(addr))));
+    let is_as_wanted = redirect::run(command, redirect_metrics(&registry), once_installed, first_signal()?).await?;
+    Ok(if is_as_wanted { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// Prints to standard output. Ignores errors, because a reader may close the pipe early (`| head`).

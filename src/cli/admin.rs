@@ -36,9 +36,3 @@ impl Flag for AdminArgs {
         Self { metrics_addr: Flag::showing(addr) }
     }
 }
-
-impl Default for AdminArgs {
-    fn default() -> Self {
-        Self::showing(config::METRICS_ADDR)
-    }
-}

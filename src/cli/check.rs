@@ -1,6 +1,5 @@
 //! Flags of `check`.
 
-use std::net::SocketAddr;
 use std::time::Duration;
 
 use clap::Args;
@@ -13,7 +12,7 @@ use super::opened::RoutesArgs;
 use super::repeated::Repeated;
 use super::syntax::{ArgExt as _, Choice, HostName, Time};
 use operator::check::{Canary, Command};
-use telemetry::logging::{Format, Levels};
+use telemetry::logging::Format;
 
 #[derive(Debug, Args)]
 pub(super) struct CheckArgs {
@@ -52,7 +51,7 @@ impl CheckArgs {
         admin_before: AdminArgs,
         log_before: LogArgs,
         mistakes: &mut Mistakes,
-    ) -> Option<(Command, SocketAddr, (Format, Levels))> {
+    ) -> Option<super::Command> {
         let admin = self.admin.over(admin_before).resolve(mistakes);
         let log = self.log.over(log_before).resolve(mistakes);
         let node = mistakes.optional(self.node_name);
@@ -62,7 +61,7 @@ impl CheckArgs {
             None if self.last => Command::Last,
             None => Command::Once { format: mistakes.value(self.format)?, open },
         };
-        Some((command, admin?, log?))
+        Some(super::Command::Check { command, admin: admin?, log: log? })
     }
 }
 

@@ -4,7 +4,7 @@ use clap::{ArgMatches, Args};
 use serde::Serialize;
 
 use super::flag::Flag;
-use super::given::{Given, Mistakes, Plain as _, Syntax, plain, value};
+use super::given::{Given, Mistakes, Syntax, syntax, value};
 use super::repeated::repeated;
 use super::syntax::{ArgExt as _, Choice, NONE, Switch};
 use identity::Settings;
@@ -152,7 +152,7 @@ impl Syntax for ProviderOrNone {
     type Value = Option<Provider>;
 
     fn expected() -> String {
-        format!("{}; or {NONE}", Provider::EXPECTED)
+        format!("{}; or {NONE}", Provider::expected())
     }
 
     fn parse(text: &str) -> Option<Option<Provider>> {
@@ -164,11 +164,14 @@ impl Syntax for ProviderOrNone {
     }
 }
 
-plain! {
-    WorkloadPool, Self::parse, "PROJECT.svc.id.goog";
-    ClusterUri, Self::parse, "https://container.googleapis.com/v1/projects/PROJECT/locations/LOCATION/clusters/NAME";
-    Provider, Self::parse, "//iam.googleapis.com/projects/NUMBER/locations/global/workloadIdentityPools/POOL/providers/PROVIDER";
-    Endpoint, Self::parse, "https://HOST or https://HOST:PORT, without a path; http:// only for addresses of this machine";
+syntax! {
+    WorkloadPool => Self, WorkloadPool::parse, "PROJECT.svc.id.goog";
+    ClusterUri => Self, ClusterUri::parse,
+        "https://container.googleapis.com/v1/projects/PROJECT/locations/LOCATION/clusters/NAME";
+    Provider => Self, Provider::parse,
+        "//iam.googleapis.com/projects/NUMBER/locations/global/workloadIdentityPools/POOL/providers/PROVIDER";
+    Endpoint => Self, Endpoint::parse,
+        "https://HOST or https://HOST:PORT, without a path; http:// only for addresses of this machine";
 }
 
 #[cfg(test)]

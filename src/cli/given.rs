@@ -1,7 +1,7 @@
 //! [`Given`]: a flag's value, which may be invalid, so that all mistakes are reported at once.
 
 use std::ffi::OsStr;
-use std::fmt::{Debug, Display};
+use std::fmt::Debug;
 use std::marker::PhantomData;
 
 use clap::builder::{StringValueParser, TypedValueParser, ValueParserFactory};
@@ -23,45 +23,29 @@ pub(super) trait Syntax: Debug + Clone + Send + Sync + 'static {
     fn show(value: &Self::Value) -> String;
 }
 
-/// A type that is its own syntax: its values are typed as `Display` shows them.
-pub(super) trait Plain: Display + Debug + Clone + Send + Sync + 'static {
-    /// Describes a valid value, for error messages.
-    const EXPECTED: &'static str;
+/// Implements [`Syntax`] for values that are typed as `Display` shows them: with the function that parses one, and the
+/// description of a valid one. A type can be its own syntax.
+macro_rules! syntax {
+    ($($name:ty => $value:ty, $parse:expr, $expected:expr;)+) => {
+        $(impl $crate::cli::given::Syntax for $name {
+            type Value = $value;
 
-    /// Parses a value. Returns `None` if it is invalid.
-    fn read(text: &str) -> Option<Self>;
-}
+            fn expected() -> String {
+                $expected.to_owned()
+            }
 
-/// Makes types [`Plain`], each with the function that parses it, and the description of a valid value.
-macro_rules! plain {
-    ($($type:ty, $read:expr, $expected:expr;)+) => {
-        $(impl $crate::cli::given::Plain for $type {
-            const EXPECTED: &'static str = $expected;
+            fn parse(text: &str) -> Option<$value> {
+                $parse(text)
+            }
 
-            fn read(text: &str) -> Option<Self> {
-                $read(text)
+            fn show(value: &$value) -> String {
+                value.to_string()
             }
         })+
     };
 }
 
-pub(super) use plain;
-
-impl<T: Plain> Syntax for T {
-    type Value = Self;
-
-    fn expected() -> String {
-        Self::EXPECTED.to_owned()
-    }
-
-    fn parse(text: &str) -> Option<Self> {
-        Self::read(text)
-    }
-
-    fn show(value: &Self) -> String {
-        value.to_string()
-    }
-}
+pub(super) use syntax;
 
 /// A value and the flag or environment variable that it comes from. clap accepts any text; [`Mistakes`] collects invalid
 /// ones.

@@ -5,7 +5,7 @@ use serde::Serialize;
 
 use super::federation::{self, FederationArgs};
 use super::flag::Flag;
-use super::given::{Given, Mistakes, plain};
+use super::given::{Given, Mistakes, syntax};
 use super::repeated::repeated;
 use super::syntax::{ArgExt as _, Choice, Switch};
 use identity::cluster::{self, Acting, Credential, NodeName};
@@ -175,11 +175,11 @@ impl IdentityArgs {
     }
 }
 
-plain! {
-    NodeName, |text: &str| text.parse().ok(), "the name of a node as `kubectl get nodes` prints it";
-    PodUid, Self::parse, "the UID of this pod (downward API: metadata.uid)";
+syntax! {
+    NodeName => Self, |text: &str| text.parse().ok(), "the name of a node as `kubectl get nodes` prints it";
+    PodUid => Self, PodUid::parse, "the UID of this pod (downward API: metadata.uid)";
     // Also used for the name of another object in a namespace.
-    AccountName, Self::parse, "NAMESPACE/ACCOUNT, such as kube-system/fluentbit";
+    AccountName => Self, AccountName::parse, "NAMESPACE/ACCOUNT, such as kube-system/fluentbit";
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use clap::Args;
 use serde::Serialize;
 
 use super::flag::{Flag, flags};
-use super::given::{Given, Mistakes, Syntax};
+use super::given::{Given, Mistakes, Syntax, syntax};
 use super::syntax::{ArgExt as _, OnOff, Switch};
 use redirect::{DropSpoofed, Opened, Rate, Routes};
 
@@ -124,23 +124,15 @@ impl Syntax for Route {
 #[derive(Debug, Clone)]
 struct DropSpoofedSyntax;
 
-impl Syntax for DropSpoofedSyntax {
-    type Value = DropSpoofed;
+syntax! {
+    DropSpoofedSyntax => DropSpoofed, drop_spoofed, "auto, true or false";
+}
 
-    fn expected() -> String {
-        "auto, true or false".to_owned()
+fn drop_spoofed(text: &str) -> Option<DropSpoofed> {
+    if text == "auto" {
+        return Some(DropSpoofed::Auto);
     }
-
-    fn parse(text: &str) -> Option<DropSpoofed> {
-        if text == "auto" {
-            return Some(DropSpoofed::Auto);
-        }
-        OnOff::parse(text).map(|is_on| if is_on { DropSpoofed::True } else { DropSpoofed::False })
-    }
-
-    fn show(value: &DropSpoofed) -> String {
-        value.to_string()
-    }
+    OnOff::parse(text).map(|is_on| if is_on { DropSpoofed::True } else { DropSpoofed::False })
 }
 
 /// New connections per second, or `None` for 0, which means no limit.

@@ -6,7 +6,7 @@ use serde::Serialize;
 use super::Command;
 use super::admin::AdminArgs;
 use super::flag::Flag;
-use super::given::{Given, Mistakes, Syntax};
+use super::given::{Given, Mistakes, syntax};
 use super::repeated::{Repeated, repeated};
 use super::syntax::{self, Choice};
 use operator::explain::{Expected, Question};
@@ -50,20 +50,8 @@ impl Flag for ChoiceArgs {
 #[derive(Debug, Clone)]
 struct PolicyName;
 
-impl Syntax for PolicyName {
-    type Value = Source;
-
-    fn expected() -> String {
-        "a policy or a file".to_owned()
-    }
-
-    fn parse(text: &str) -> Option<Source> {
-        Some(Source::parse(text))
-    }
-
-    fn show(value: &Source) -> String {
-        value.to_string()
-    }
+syntax! {
+    PolicyName => Source, |text| Some(Source::parse(text)), "a policy or a file";
 }
 
 #[derive(Debug, Args)]

@@ -6,14 +6,14 @@ use clap::{Args, Subcommand};
 use strum::{Display, EnumString, VariantNames};
 
 use super::flag::Flag as _;
-use super::given::{Given, Mistakes, Syntax, plain};
+use super::given::{Given, Mistakes, syntax};
 use super::log::LogArgs;
 use super::opened::OpenedArgs;
 use super::repeated::Repeated as _;
+use super::serve::ServeArgs;
 use super::startup_taint::StartupTaintArgs;
 use super::syntax::{self, ArgExt as _, Choice};
 use redirect::{Command, Destination, Mode, PROXY, Redirect, SIDECAR_UID, Settings, Tool};
-use telemetry::logging::{Format, Levels};
 
 #[derive(Debug, Subcommand)]
 #[expect(clippy::large_enum_variant, reason = "parsed once")]
@@ -109,38 +109,29 @@ enum Place {
 const PROXY_UID: &str = "proxy-uid";
 
 impl Subcommands {
-    /// Takes out the startup taint's flags, and returns whether the rules are kept.
-    pub(super) fn take_startup_taint(&mut self) -> (StartupTaintArgs, bool) {
-        match self {
-            Self::Install { startup_taint, keep, .. } => (std::mem::take(startup_taint), *keep),
-            Self::Remove { .. } | Self::Check { .. } => Default::default(),
-        }
-    }
-
-    /// Takes out the address for the metrics of `--keep`.
-    pub(super) fn take_metrics_addr(&mut self, mistakes: &mut Mistakes) -> Option<SocketAddr> {
-        match self {
-            Self::Install { keeper_metrics_addr, .. } => mistakes.optional(keeper_metrics_addr.take()),
-            Self::Remove { .. } | Self::Check { .. } => None,
-        }
-    }
-
-    /// The command, and the log's format and levels, as given before or after the subcommand.
-    pub(super) fn resolve(self, before: LogArgs, mistakes: &mut Mistakes) -> Option<(Command, (Format, Levels))> {
-        let (command, log) = match self {
-            Self::Install { wanted, keep, dry_run, log, .. } => {
+    /// The command. Some flags may also have been given before the subcommand.
+    pub(super) fn resolve(self, before: ServeArgs, mistakes: &mut Mistakes) -> Option<super::Command> {
+        let (mut log, mut metrics_addr, mut startup_taint) = (before.log, None, None);
+        let command = match self {
+            Self::Install { wanted, keep, keeper_metrics_addr, dry_run, startup_taint: taint, log: own } => {
+                log = own.over(log);
+                startup_taint = taint.resolve(keep, before.identity.node, before.admin, mistakes);
+                metrics_addr = mistakes.optional(keeper_metrics_addr);
                 let command: fn(Redirect) -> Command = match (keep, dry_run) {
                     (true, _) => Command::Keep,
                     (_, true) => Command::Print,
                     _ => Command::Install,
                 };
-                (wanted.resolve(mistakes).map(command), log.over(before))
+                wanted.resolve(mistakes).map(command)
             }
-            Self::Remove { log } => (Some(Command::Remove), log.over(before)),
-            Self::Check { wanted } => (wanted.resolve(mistakes).map(Command::Check), before),
+            Self::Remove { log: own } => {
+                log = own.over(log);
+                Some(Command::Remove)
+            }
+            Self::Check { wanted } => wanted.resolve(mistakes).map(Command::Check),
         };
         let log = log.resolve(mistakes);
-        Some((command?, log?))
+        Some(super::Command::Redirect { command: command?, metrics_addr, log: log?, startup_taint })
     }
 }
 
@@ -220,30 +211,19 @@ const OF_NODE: &str = "an address for the proxy on this node and a port, such as
 /// Where a proxy in the pod listens.
 const IN_POD: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 988);
 
-plain! {
-    // A user ID.
-    u32, |text: &str| text.parse().ok(), "a number";
-}
-
 /// A name that the kernel accepts for an interface, without characters that are special in the rules' text.
 #[derive(Debug, Clone)]
 struct Interface;
 
-impl Syntax for Interface {
-    type Value = String;
+syntax! {
+    Interface => String, interface, "the name of an interface";
+    // A user ID.
+    u32 => Self, |text: &str| text.parse().ok(), "a number";
+}
 
-    fn expected() -> String {
-        "the name of an interface".to_owned()
-    }
-
-    fn parse(text: &str) -> Option<String> {
-        let is_special = |byte: u8| !byte.is_ascii_alphanumeric() && !b"-_.@".contains(&byte);
-        (text.len() < 16 && !text.bytes().any(is_special)).then(|| text.to_owned())
-    }
-
-    fn show(value: &String) -> String {
-        value.clone()
-    }
+fn interface(text: &str) -> Option<String> {
+    let is_special = |byte: u8| !byte.is_ascii_alphanumeric() && !b"-_.@".contains(&byte);
+    (text.len() < 16 && !text.bytes().any(is_special)).then(|| text.to_owned())
 }
 
 #[cfg(test)]

@@ -4,13 +4,13 @@ use clap::Args;
 
 use super::admin::AdminArgs;
 use super::flag::Flag;
-use super::given::{Given, Mistakes, plain};
+use super::given::{Given, Mistakes, syntax};
 use super::identity::NodeArgs;
 use super::repeated::Repeated;
 use identity::cluster::Acting;
 use operator::startup_taint::{StartupTaint, TaintKey};
 
-#[derive(Debug, Default, Args)]
+#[derive(Debug, Args)]
 pub(super) struct StartupTaintArgs {
     /// Key of a taint to remove from this node once the rules are installed and the proxy at --metrics-addr is ready, so that
     /// no pod starts on a new node before. Requires --keep and --node-name, and an account that may get and patch nodes
@@ -50,8 +50,9 @@ impl StartupTaintArgs {
     }
 }
 
-plain! {
-    TaintKey, |text: &str| text.parse().ok(), "the key of a taint, such as example.com/not-ready, that is not one of Kubernetes' own";
+syntax! {
+    TaintKey => Self, TaintKey::parse,
+        "the key of a taint, such as example.com/not-ready, that is not one of Kubernetes' own";
 }
 
 #[cfg(test)]

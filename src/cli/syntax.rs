@@ -10,7 +10,7 @@ use clap::Arg;
 use http::HeaderValue;
 use strum::VariantNames;
 
-use super::given::{Given, Plain, Syntax, plain};
+use super::given::{Given, Syntax, syntax};
 use protocol::metadata::Target;
 use protocol::metadata::host::AllowedHosts;
 use telemetry::logging::{Levels, LevelsError};
@@ -74,66 +74,56 @@ impl ArgExt for Arg {
     }
 }
 
-impl Syntax for OnOff {
-    type Value = bool;
-
-    fn expected() -> String {
-        "true or false".to_owned()
-    }
-
-    fn parse(text: &str) -> Option<bool> {
-        match text {
-            "1" | "t" | "T" | "true" | "TRUE" | "True" => Some(true),
-            "0" | "f" | "F" | "false" | "FALSE" | "False" => Some(false),
-            _ => None,
-        }
-    }
-
-    fn show(value: &bool) -> String {
-        value.to_string()
-    }
-}
-
-/// An address to listen on, in Go's syntax: `:988` is every IPv4 address of the machine.
-impl Plain for SocketAddr {
-    const EXPECTED: &'static str =
-        "HOST:PORT with an IP address or localhost for HOST, such as 127.0.0.1:988, [::1]:988 or :988";
-
-    fn read(text: &str) -> Option<Self> {
-        let spelt = match text.rsplit_once(':')? {
-            ("", port) => format!("0.0.0.0:{port}"),
-            ("localhost", port) => format!("127.0.0.1:{port}"),
-            _ => text.to_owned(),
-        };
-        spelt.parse().ok()
-    }
-}
-
-plain! {
-    String, |text: &str| Some(text.to_owned()), "a text";
-    Levels, |text: &str| text.parse().ok(), LevelsError::EXPECTED;
-}
-
 /// A host name without a port.
 #[derive(Debug, Clone)]
 pub(super) struct HostName;
 
-impl Syntax for HostName {
-    type Value = String;
+/// A metadata value of one word.
+#[derive(Debug, Clone)]
+pub(super) struct Word;
 
-    fn expected() -> String {
-        "a host name without a port".to_owned()
-    }
+/// The number of a project or an instance.
+#[derive(Debug, Clone)]
+pub(super) struct PositiveNumber;
 
-    fn parse(text: &str) -> Option<String> {
-        let hosts = AllowedHosts::with([text.to_owned()]);
-        let is_name = !text.contains(':') && HeaderValue::from_str(text).is_ok_and(|host| hosts.admit(&host).is_ok());
-        is_name.then(|| text.to_owned())
-    }
+syntax! {
+    String => Self, |text: &str| Some(text.to_owned()), "a text";
+    Levels => Self, |text: &str| text.parse().ok(), LevelsError::EXPECTED;
+    SocketAddr => Self, as_in_go,
+        "HOST:PORT with an IP address or localhost for HOST, such as 127.0.0.1:988, [::1]:988 or :988";
+    OnOff => bool, on_or_off, "true or false";
+    HostName => String, host_name, "a host name without a port";
+    Word => Box<str>, word, "a word of letters, digits and -_.:";
+    PositiveNumber => u64, |text: &str| text.parse().ok().filter(|number| *number > 0), "a whole number, at least 1";
+}
 
-    fn show(value: &String) -> String {
-        value.clone()
+/// An address to listen on, in Go's syntax: `:988` is every IPv4 address of the machine.
+fn as_in_go(text: &str) -> Option<SocketAddr> {
+    let spelt = match text.rsplit_once(':')? {
+        ("", port) => format!("0.0.0.0:{port}"),
+        ("localhost", port) => format!("127.0.0.1:{port}"),
+        _ => text.to_owned(),
+    };
+    spelt.parse().ok()
+}
+
+fn on_or_off(text: &str) -> Option<bool> {
+    match text {
+        "1" | "t" | "T" | "true" | "TRUE" | "True" => Some(true),
+        "0" | "f" | "F" | "false" | "FALSE" | "False" => Some(false),
+        _ => None,
     }
+}
+
+fn host_name(text: &str) -> Option<String> {
+    let hosts = AllowedHosts::with([text.to_owned()]);
+    let is_name = !text.contains(':') && HeaderValue::from_str(text).is_ok_and(|host| hosts.admit(&host).is_ok());
+    is_name.then(|| text.to_owned())
+}
+
+fn word(text: &str) -> Option<Box<str>> {
+    let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.:".contains(&byte);
+    (!text.is_empty() && text.len() <= 253 && text.bytes().all(is_allowed)).then(|| text.into())
 }
 
 /// The URL of the metadata server, or `none`.
@@ -169,47 +159,6 @@ pub(super) enum Place {
 
 /// The value for no server or provider.
 pub(super) const NONE: &str = "none";
-
-/// A metadata value of one word.
-#[derive(Debug, Clone)]
-pub(super) struct Word;
-
-impl Syntax for Word {
-    type Value = Box<str>;
-
-    fn expected() -> String {
-        "a word of letters, digits and -_.:".to_owned()
-    }
-
-    fn parse(text: &str) -> Option<Box<str>> {
-        let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.:".contains(&byte);
-        (!text.is_empty() && text.len() <= 253 && text.bytes().all(is_allowed)).then(|| text.into())
-    }
-
-    fn show(value: &Box<str>) -> String {
-        value.to_string()
-    }
-}
-
-/// The number of a project or an instance.
-#[derive(Debug, Clone)]
-pub(super) struct PositiveNumber;
-
-impl Syntax for PositiveNumber {
-    type Value = u64;
-
-    fn expected() -> String {
-        "a whole number, at least 1".to_owned()
-    }
-
-    fn parse(text: &str) -> Option<u64> {
-        text.parse().ok().filter(|number| *number > 0)
-    }
-
-    fn show(value: &u64) -> String {
-        value.to_string()
-    }
-}
 
 /// A number, at least `MIN`.
 #[derive(Debug, Clone)]

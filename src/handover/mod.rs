@@ -30,7 +30,6 @@ use std::time::Duration;
 
 use crate::config::Config;
 use identity::workloads::Federation;
-use proxy::upstream::Upstream;
 
 pub use give::give;
 pub use take::take;
@@ -47,10 +46,7 @@ fn name(config: &Config) -> String {
 
 /// The settings that both processes must share, because tokens depend on them.
 fn settings(config: &Config) -> String {
-    let upstream = match &config.upstream {
-        Upstream::Server(target) => target.to_string(),
-        Upstream::None(_) => "none".to_owned(),
-    };
+    let upstream = &config.upstream;
     let federation = config.identity.as_ref().and_then(|identity| identity.federation.as_ref());
     let federation = federation.map_or_else(String::new, |federation: &Federation| {
         format!("{} {} {} {}", federation.sts_audience(), federation.token_audience(), federation.sts, federation.iam)

@@ -4,7 +4,6 @@ use std::io::ErrorKind;
 use std::process::Command;
 
 use crate::namespace::Namespace;
-use crate::process::{BINARY, Ended, Process};
 use crate::support::needs::{Test, tests};
 use crate::world::{
     KUBE_ENV, NODE, NODE_V6, SERVER, SERVER_V6, TOKEN, WAYS_ROUND, World, eventually, is_closed, is_open, is_protected,
@@ -20,17 +19,9 @@ pub const TESTS: &[Test] = tests![
     a_watch_ends_when_the_server_has_vanished_without_a_word,
     rules_of_others_do_not_open_the_proxy_to_the_network,
     the_proxy_s_address_leads_to_nothing_else,
-    a_rule_of_others_that_comes_first_is_put_behind,
     a_way_round_can_be_allowed,
-    what_another_tool_installed_is_in_force,
-    the_proxy_itself_can_install_the_redirect,
-    what_is_flushed_comes_back,
-    without_privileges_it_says_what_is_missing,
-    the_capability_net_admin_is_enough,
     what_comes_by_an_uplink_is_not_redirected,
     an_interface_that_has_the_server_s_address_is_no_uplink,
-    a_door_that_the_node_never_had_is_no_failure_with_nonlocal_binds,
-    a_door_for_ipv6_is_forgotten_with_the_node_s_ipv6,
 ];
 
 /// A value that the proxy does not cache.
@@ -279,110 +270,6 @@ fn a_way_round_can_be_allowed() {
     }
 }
 
-fn what_another_tool_installed_is_in_force() {
-    let world = World::new();
-    let _proxy = world.proxy(&[]);
-    for (tool, other) in [("nft", "iptables"), ("iptables", "nft")] {
-        succeeds(&redirect(&world.node, &format!("install --tool {tool}")));
-        let with = |settings: &str| redirect(&world.node, &format!("check --tool {other} {settings}"));
-        for (settings, expected) in [("", "with these settings"), ("--redirect-allow 443", "with other settings")] {
-            let checked = with(settings);
-            assert_eq!(checked.code, Some(1), "{checked:?}");
-            let expected = format!("it was installed with {tool}, {expected}");
-            assert!(checked.stdout.contains(&expected) && !checked.stdout.contains("OPEN"), "{checked:?}");
-        }
-        is_protected(&world.pods[0]);
-        succeeds(&redirect(&world.node, "remove"));
-        assert!(with("").stdout.contains("OPEN"));
-    }
-}
-
-fn the_proxy_itself_can_install_the_redirect() {
-    let world = World::new();
-    let proxy = world.proxy(&["--redirect"]);
-    is_protected(&world.pods[0]);
-    assert_eq!(proxy.terminate().code(), Some(0));
-    is_closed(&world.pods[0], SERVER);
-    for nowhere in ["--addr=0.0.0.0:988", "--addr=127.0.0.1:988"] {
-        let refused = Process::run(&world.node, &[nowhere, "--metrics-addr=127.0.0.1:0", "--redirect"]);
-        assert_eq!(refused.code, Some(1), "{refused:?}");
-        for said in [nowhere.trim_start_matches("--addr="), "--addr", "pods are closed"] {
-            assert!(refused.stderr.contains(said), "{said} is missing from {refused:?}");
-        }
-    }
-}
-
-fn what_is_flushed_comes_back() {
-    const METRICS: &str = "127.0.0.1:1990";
-    let world = World::new();
-    let keeper = Process::start(&world.node, &["redirect", "install", "--keep", "--keeper-metrics-addr", METRICS]);
-    keeper.line("redirect installed");
-    let restored = || {
-        let page = world.node.curl(&format!("http://{METRICS}/metrics")).text;
-        ["absent", "changed", "closed", "unreadable"].map(|found| {
-            let series = format!("metadata_proxy_redirect_restored_total{{found=\"{found}\"}} ");
-            page.lines().find_map(|line| line.strip_prefix(&series)?.parse().ok())
-        })
-    };
-    let counts = |counts: [u32; 4]| eventually("it is counted", || restored() == counts.map(Some));
-    assert_eq!(redirect(&world.node, "check").code, Some(0));
-    counts([0, 0, 0, 0]);
-    world.node.sh("nft flush ruleset");
-    assert_eq!(redirect(&world.node, "check").code, Some(1));
-    keeper.line("the redirect was missing");
-    assert_eq!(redirect(&world.node, "check").code, Some(0));
-    counts([1, 0, 0, 0]);
-    world.node.sh("nft flush chain inet gce_metadata_proxy to_proxy");
-    keeper.line("was changed and has been restored");
-    counts([1, 1, 0, 0]);
-    assert_eq!(keeper.terminate().code(), Some(0));
-    assert_eq!(redirect(&world.node, "check").code, Some(0), "it stays");
-}
-
-/// As Calico's chain accepts what is between pods and other machines, if it comes first. Pods' ways round stay closed even then
-/// (`attacks/`), but by packets that get no answer.
-fn a_rule_of_others_that_comes_first_is_put_behind() {
-    let world = World::new();
-    let keeper = Process::start(&world.node, &["redirect", "install", "--keep", "--tool", "iptables"]);
-    keeper.line("redirect installed");
-    world.node.sh("for tool in iptables ip6tables; do $tool -I FORWARD -j ACCEPT; done");
-    let check = redirect(&world.node, "check --tool iptables");
-    assert!(check.code == Some(1) && check.stdout.contains("rules of others come before"), "{check:?}");
-    keeper.line("has been restored");
-    for way in WAYS_ROUND {
-        is_closed(&world.pods[0], way);
-    }
-    succeeds(&redirect(&world.node, "check --tool iptables"));
-}
-
-fn without_privileges_it_says_what_is_missing() {
-    let world = World::new();
-    for (drop, missing) in [
-        ("setpriv --bounding-set -net_admin --inh-caps -net_admin", "CAP_NET_ADMIN is missing"),
-        ("setpriv --reuid 10988 --clear-groups", "CAP_NET_ADMIN is missing"),
-        ("env PATH=/nonexistent", "neither nft nor iptables-restore"),
-    ] {
-        for command in ["install", "remove", "check"] {
-            let line = format!("/usr/bin/{drop} {BINARY} redirect {command}");
-            let ended = Ended::of(world.node.command("sh").args(["-c", &line]));
-            assert_eq!(ended.code, Some(1), "{line}: {ended:?}");
-            assert!(ended.stderr.contains(missing), "{line}: {ended:?}");
-        }
-    }
-}
-
-/// Drops all other capabilities, as in a container.
-const NET_ADMIN_ALONE: &str = "setpriv --bounding-set -all,+net_admin --inh-caps -all,+net_admin";
-
-fn the_capability_net_admin_is_enough() {
-    let world = World::new();
-    let _proxy = world.proxy(&[]);
-    for command in ["install --tool nft", "check --tool nft", "install --tool iptables", "remove", "install"] {
-        world.node.sh(&format!("{NET_ADMIN_ALONE} {BINARY} redirect {command}"));
-    }
-    is_protected(&world.pods[0]);
-}
-
 fn what_comes_by_an_uplink_is_not_redirected() {
     let world = World::new();
     let _proxy = world.proxy(&[]);
@@ -402,47 +289,4 @@ fn an_interface_that_has_the_server_s_address_is_no_uplink() {
     succeeds(&redirect(&world.node, "check"));
     let rules = redirect(&world.node, "install --dry-run").stdout;
     assert!(rules.contains("eth0") && !rules.contains("claimed"), "{rules}");
-}
-
-/// The probes of the proxy's own doors on this node, by outcome.
-fn probes(node: &Namespace) -> [u32; 2] {
-    let page = node.curl("http://127.0.0.1:989/metrics").text;
-    ["answered", "failed"].map(|outcome| {
-        let series = format!("metadata_proxy_door_probes_total{{outcome=\"{outcome}\"}} ");
-        page.lines().find_map(|line| line.strip_prefix(&series)?.parse().ok()).expect("a number")
-    })
-}
-
-/// As on nodes with keepalived, where a socket may have any address.
-fn a_door_that_the_node_never_had_is_no_failure_with_nonlocal_binds() {
-    let world = World::new();
-    world.node.sh("echo 1 > /proc/sys/net/ipv4/ip_nonlocal_bind; echo 1 > /proc/sys/net/ipv6/ip_nonlocal_bind");
-    let proxy = world.proxy(&[]);
-    // The door on loopback is the last of three.
-    eventually("its doors are probed", || probes(&world.node)[0] >= 1);
-    let [_, failed] = probes(&world.node);
-    assert_eq!(failed, 0, "{:?}", proxy.written());
-}
-
-fn a_door_for_ipv6_is_forgotten_with_the_node_s_ipv6() {
-    let world = World::new();
-    let keeper = Process::start(&world.node, &["redirect", "install", "--keep"]);
-    keeper.line("redirect installed");
-    let proxy = world.proxy(&[]);
-    eventually("three doors are probed", || probes(&world.node) == [3, 0]);
-    world.node.sh("for interface in eth0 pod1 pod2; do ip -6 address flush dev $interface scope global; done");
-    keeper.line("has been restored");
-    let [before, failed] = probes(&world.node);
-    assert_eq!(failed, 0, "{:?}", proxy.written());
-    // Each takes up to 15 s.
-    for more in [2, 4] {
-        eventually("two doors are probed again", || probes(&world.node)[0] >= before + more);
-    }
-    assert_eq!(probes(&world.node)[1], 0, "{:?}", proxy.written());
-    let ready = world.node.curl("http://127.0.0.1:989/readyz").text;
-    assert!(!ready.contains("fd20:ce::252"), "{ready}");
-    // An address that the redirect would have on the node is another matter.
-    assert_eq!(keeper.terminate().code(), Some(0));
-    world.node.sh("ip address del 169.254.169.252/32 dev lo");
-    proxy.line("this node no longer has the address 169.254.169.252");
 }

@@ -13,8 +13,10 @@ mod check;
 mod closed;
 mod daemonset;
 mod dataplane;
+mod doors;
 mod first_edition;
 mod handover;
+mod installing;
 mod ipv6;
 #[allow(unused_imports, reason = "each test binary uses a part of it")]
 #[path = "../kube/mod.rs"]
@@ -53,8 +55,10 @@ fn main() -> ExitCode {
         ("closed", closed::TESTS),
         ("daemonset", daemonset::TESTS),
         ("dataplane", dataplane::TESTS),
+        ("doors", doors::TESTS),
         ("first_edition", first_edition::TESTS),
         ("handover", handover::TESTS),
+        ("installing", installing::TESTS),
         ("ipv6", ipv6::TESTS),
         ("policy", policy::TESTS),
         ("reboot", reboot::TESTS),

@@ -7,7 +7,6 @@ use tokio::time::Instant;
 
 use super::answer::{HTML, JSON, Response, TEXT, unix_now};
 use super::identity::{self, TokenRequest};
-use super::noise::Noise;
 use super::query::Query;
 use super::read::Format;
 use super::refusal::Refusal;
@@ -22,12 +21,7 @@ const TOKEN_PARAMS: [&str; 4] = ["audience", "binding-enforcement", "bindCertifi
 ///
 /// `bound_to` is the body of a POST: a document with a `certificate_chain`. Python's google-auth (2.62 and
 /// later) sends it to have a token bound to it.
-pub(super) fn token(
-    state: &State,
-    node: &str,
-    query: &Query<'_>,
-    bound_to: Option<&[u8]>,
-) -> Result<Response, Refusal> {
+pub(super) fn token(state: &State, node: &str, query: &Query, bound_to: Option<&[u8]>) -> Result<Response, Refusal> {
     refuse_waiting(query)?;
     let form = Format::from_query(query)?;
     let key = TokenKey { account: email(state, node), params: token_params(query, bound_to)? };
@@ -39,7 +33,7 @@ pub(super) fn token(
 }
 
 /// An identity token of the account at a node. Every call returns a new one.
-pub(super) fn identity(state: &State, node: &str, query: &Query<'_>) -> Result<Response, Refusal> {
+pub(super) fn identity(state: &State, node: &str, query: &Query) -> Result<Response, Refusal> {
     refuse_waiting(query)?;
     let audience = query.value("audience").unwrap_or_default();
     if audience.is_empty() {
@@ -54,7 +48,7 @@ pub(super) fn identity(state: &State, node: &str, query: &Query<'_>) -> Result<R
         licenses: is_value("licenses", "true"),
     };
     let claims = identity::claims(&state.tree(), ask, unix_now());
-    Ok(Response::ok(HTML, identity::jwt(&claims, &mut Noise::new())))
+    Ok(Response::ok(HTML, identity::jwt(&claims)))
 }
 
 /// The account's e-mail. `default` and its e-mail have the same tokens.
@@ -63,7 +57,7 @@ fn email(state: &State, node: &str) -> String {
     state.tree().value(&format!("{account}/email")).to_owned()
 }
 
-fn refuse_waiting(query: &Query<'_>) -> Result<(), Refusal> {
+fn refuse_waiting(query: &Query) -> Result<(), Refusal> {
     if query.flag("wait_for_change") {
         return Err(Refusal::Query("A token cannot be waited for: wait_for_change is not allowed."));
     }
@@ -71,7 +65,7 @@ fn refuse_waiting(query: &Query<'_>) -> Result<(), Refusal> {
 }
 
 /// Normalises the parameters: scopes sorted and without duplicates, parameters in a fixed order.
-fn token_params(query: &Query<'_>, bound_to: Option<&[u8]>) -> Result<String, Refusal> {
+fn token_params(query: &Query, bound_to: Option<&[u8]>) -> Result<String, Refusal> {
     let mut params = String::new();
     let mut scopes: Vec<&str> = ["scopes", "scope"]
         .into_iter()
@@ -99,7 +93,7 @@ fn token_params(query: &Query<'_>, bound_to: Option<&[u8]>) -> Result<String, Re
 }
 
 /// `enforce_scopes` can be set or omitted, but not negated (Google's document).
-fn enforces_scopes(query: &Query<'_>) -> Result<bool, Refusal> {
+fn enforces_scopes(query: &Query) -> Result<bool, Refusal> {
     const ON: [&str; 4] = ["true", "1", "yes", "y"];
     match query.value("enforce_scopes") {
         None => Ok(false),

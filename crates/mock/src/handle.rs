@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::watch;
 
@@ -9,7 +10,6 @@ use super::fault::Fault;
 use super::journal::RecordedRequest;
 use super::rows::{DEFAULT_ACCOUNT, DISABLE_LEGACY_ENDPOINTS};
 use super::state::State;
-use super::token::TokenPolicy;
 
 /// The counters and the script of a running mock. Clones refer to the same mock. Dropping all of them does not
 /// stop it.
@@ -133,9 +133,9 @@ impl Handle {
         self.set(DISABLE_LEGACY_ENDPOINTS, if on { "false" } else { "true" });
     }
 
-    /// Sets the token policy. `life` applies to tokens minted later, the rest also to existing ones.
-    pub fn token_policy(&self, policy: TokenPolicy) {
-        self.state.tokens.lock().policy = policy;
+    /// Sets the lifetime of new tokens, in whole seconds. If it is 300 s or less, every request gets a new token.
+    pub fn token_life(&self, life: Duration) {
+        self.state.tokens.lock().life = life;
     }
 
     /// Closes the listener and all connections, and waits until this is done. After that the port refuses

@@ -10,7 +10,7 @@ use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::{Value, json};
 
-use super::noise::Noise;
+use super::noise::noise;
 use super::render::Etag;
 use super::tree::Tree;
 
@@ -55,10 +55,10 @@ pub(super) fn claims(tree: &Tree, ask: TokenRequest<'_>, issued: u64) -> Value {
 }
 
 /// A token of header, claims and noise.
-pub(super) fn jwt(claims: &Value, noise: &mut Noise) -> String {
+pub(super) fn jwt(claims: &Value) -> String {
     let header = json!({ "alg": "RS256", "kid": Etag::new("mock").to_string(), "typ": "JWT" });
     let part = |value: &Value| URL_SAFE_NO_PAD.encode(value.to_string());
-    let signature = URL_SAFE_NO_PAD.encode(noise.bytes(SIGNATURE_BYTES));
+    let signature = URL_SAFE_NO_PAD.encode(noise(SIGNATURE_BYTES));
     format!("{}.{}.{signature}", part(&header), part(claims))
 }
 
@@ -107,9 +107,8 @@ mod tests {
 
     #[test]
     fn two_tokens_of_one_second_differ_and_decode() {
-        let mut noise = Noise::new();
         let claims = claims(&Tree::new(), ASK, 1000);
-        let (one, two) = (jwt(&claims, &mut noise), jwt(&claims, &mut noise));
+        let (one, two) = (jwt(&claims), jwt(&claims));
         assert_ne!(one, two);
         let parts: Vec<_> = one.split('.').map(|part| URL_SAFE_NO_PAD.decode(part).expect("base64url")).collect();
         assert_eq!(parts.len(), 3);

@@ -23,7 +23,7 @@ pub(super) fn is_on(tree: &Tree) -> bool {
 }
 
 /// Resolves a path of a legacy tree.
-pub(super) fn place<'a>(path: &'a str, query: &Query<'_>) -> Place<'a> {
+pub(super) fn place<'a>(path: &'a str, query: &Query) -> Place<'a> {
     if path == "/0.1/" {
         return Place::Listing("meta-data/\n");
     }

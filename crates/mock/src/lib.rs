@@ -64,7 +64,6 @@ pub use fault::Fault;
 pub use handle::Handle;
 pub use journal::RecordedRequest;
 pub use rows::{BUILDER_ACCOUNT, DEFAULT_ACCOUNT, SECRET_MARKER, secret_paths};
-pub use token::TokenPolicy;
 
 use listening::{accept, listen, stopped};
 use state::State;

@@ -21,7 +21,7 @@ pub(super) enum Format {
 impl Format {
     /// The requested format, if any. Values other than `json` and `text` are refused; the real server's
     /// response to them is not known.
-    pub(super) fn from_query(query: &Query<'_>) -> Result<Option<Self>, Refusal> {
+    pub(super) fn from_query(query: &Query) -> Result<Option<Self>, Refusal> {
         match query.value("alt") {
             None => Ok(None),
             Some("json") => Ok(Some(Self::Json)),
@@ -32,7 +32,7 @@ impl Format {
 }
 
 /// The response for an existing node: a directory if its path is empty or ends in `/`, otherwise a leaf.
-pub(super) async fn read(state: &State, node: &str, query: &Query<'_>) -> Result<Response, Refusal> {
+pub(super) async fn read(state: &State, node: &str, query: &Query) -> Result<Response, Refusal> {
     let form = Format::from_query(query)?;
     let waits = query.flag("wait_for_change");
     if is_directory(node) && !query.flag("recursive") {
@@ -48,7 +48,7 @@ pub(super) async fn read(state: &State, node: &str, query: &Query<'_>) -> Result
 
 /// Waits until the node's etag differs from the client's, or until `timeout_sec` has passed, which is also
 /// answered with 200.
-async fn change(state: &State, node: &str, query: &Query<'_>) -> Result<Response, Refusal> {
+async fn change(state: &State, node: &str, query: &Query) -> Result<Response, Refusal> {
     let form = Format::from_query(query)?;
     let limit = seconds(query)?;
     let current = || render(&state.tree(), node, form);
@@ -73,7 +73,7 @@ async fn change(state: &State, node: &str, query: &Query<'_>) -> Result<Response
     }
 }
 
-fn seconds(query: &Query<'_>) -> Result<Option<Duration>, Refusal> {
+fn seconds(query: &Query) -> Result<Option<Duration>, Refusal> {
     let Some(seconds) = query.value("timeout_sec") else { return Ok(None) };
     let seconds: u32 = seconds.parse().map_err(|_| Refusal::Query("timeout_sec must be a number of seconds."))?;
     Ok(Some(Duration::from_secs(seconds.into())))

@@ -60,7 +60,7 @@ fn admit(request: &Request, path: &str) -> Result<(), Refusal> {
     Ok(())
 }
 
-async fn node(state: &State, request: &Request, node: &str, query: &Query<'_>) -> Result<Response, Refusal> {
+async fn node(state: &State, request: &Request, node: &str, query: &Query) -> Result<Response, Refusal> {
     let found = Resource::at(&state.tree(), node)?;
     let method = &request.method;
     match found {

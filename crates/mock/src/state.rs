@@ -30,7 +30,7 @@ impl State {
             addr,
             journal: Journal::default(),
             script: Script::default(),
-            tokens: Mutex::new(TokenStore::new()),
+            tokens: Mutex::default(),
             stop: watch::Sender::new(false),
             changes: watch::Sender::new(()),
             tree: RwLock::new(Tree::new()),

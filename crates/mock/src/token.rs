@@ -11,7 +11,7 @@ use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use tokio::time::Instant;
 
-use super::noise::Noise;
+use super::noise::noise;
 
 /// Length of a token in bytes, similar to that of a real one.
 const TOKEN_BYTES: usize = 180;
@@ -19,24 +19,11 @@ const TOKEN_BYTES: usize = 180;
 /// Maximum number of keys. Beyond that all tokens are forgotten; only clients that invent scopes get there.
 const MAX_KEYS: usize = 10_000;
 
-/// The rules for minting tokens, and their lifetime.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct TokenPolicy {
-    /// Lifetime of a new token, in whole seconds. Default: 3599 s, the first value that the real server reports
-    /// for an hour.
-    pub life: Duration,
-    /// A token with at most this remaining lifetime is replaced at the next request. Default: 300 s. At `life`
-    /// or above, every request gets a new token.
-    pub remint_at: Duration,
-    /// Return the same token until it expires, regardless of `remint_at`.
-    pub stuck: bool,
-}
+/// Lifetime of a new token: the first value that the real server reports for an hour.
+const LIFE: Duration = Duration::from_secs(3599);
 
-impl Default for TokenPolicy {
-    fn default() -> Self {
-        Self { life: Duration::from_secs(3599), remint_at: Duration::from_secs(300), stuck: false }
-    }
-}
+/// A token with at most this remaining lifetime is replaced at the next request.
+const REMINT_AT: Duration = Duration::from_secs(300);
 
 /// Identifies a token.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -72,24 +59,24 @@ impl Token {
 /// All valid tokens. The current time is passed as an argument.
 #[derive(Debug)]
 pub(super) struct TokenStore {
-    pub(super) policy: TokenPolicy,
+    /// Lifetime of a new token, in whole seconds. If it is short, every request gets a new token.
+    pub(super) life: Duration,
     minted: HashMap<TokenKey, (String, Instant)>,
     serial: u64,
-    noise: Noise,
+}
+
+impl Default for TokenStore {
+    fn default() -> Self {
+        Self { life: LIFE, minted: HashMap::new(), serial: 0 }
+    }
 }
 
 impl TokenStore {
-    /// An empty store with the default policy.
-    pub(super) fn new() -> Self {
-        Self { policy: TokenPolicy::default(), minted: HashMap::new(), serial: 0, noise: Noise::new() }
-    }
-
-    /// The token of a key at this time. Mints a new one if the policy requires it.
+    /// The token of a key at this time. Mints a new one if the last one is nearly at its end.
     pub(super) fn token(&mut self, key: TokenKey, now: Instant) -> Token {
-        let keep = if self.policy.stuck { Duration::ZERO } else { self.policy.remint_at };
         if let Some((access_token, expiry)) = self.minted.get(&key) {
             let left = expiry.saturating_duration_since(now);
-            if left > keep && left.as_secs() > 0 {
+            if left > REMINT_AT {
                 return Token { access_token: access_token.clone(), expires_in: left.as_secs() };
             }
         }
@@ -103,9 +90,9 @@ impl TokenStore {
         self.serial += 1;
         let mut access_token = format!("ya29.mock-{}-{:06}-", key.account, self.serial);
         let missing = TOKEN_BYTES.saturating_sub(access_token.len()).max(16);
-        access_token.push_str(&URL_SAFE_NO_PAD.encode(self.noise.bytes(missing))[..missing]);
-        self.minted.insert(key, (access_token.clone(), now + self.policy.life));
-        Token { access_token, expires_in: self.policy.life.as_secs().max(1) }
+        access_token.push_str(&URL_SAFE_NO_PAD.encode(noise(missing))[..missing]);
+        self.minted.insert(key, (access_token.clone(), now + self.life));
+        Token { access_token, expires_in: self.life.as_secs().max(1) }
     }
 }
 
@@ -123,7 +110,7 @@ mod tests {
 
     #[test]
     fn a_token_ages_and_is_replaced_with_five_minutes_left() {
-        let (mut store, start) = (TokenStore::new(), Instant::now());
+        let (mut store, start) = (TokenStore::default(), Instant::now());
         let first = store.token(key(""), start);
         assert_eq!(first.expires_in, 3599);
         let older = store.token(key(""), after(start, 2));
@@ -136,27 +123,17 @@ mod tests {
     }
 
     #[test]
-    fn a_stuck_token_is_returned_until_it_expires() {
-        let (mut store, start) = (TokenStore::new(), Instant::now());
-        store.policy = TokenPolicy { life: Duration::from_secs(20), stuck: true, ..TokenPolicy::default() };
-        let first = store.token(key(""), start);
-        let last = store.token(key(""), after(start, 19));
-        assert_eq!((last.access_token, last.expires_in), (first.access_token.clone(), 1));
-        assert_ne!(store.token(key(""), after(start, 20)).access_token, first.access_token);
-    }
-
-    #[test]
     fn tokens_differ_between_keys_and_stores() {
-        let (mut store, start) = (TokenStore::new(), Instant::now());
+        let (mut store, start) = (TokenStore::default(), Instant::now());
         let first = store.token(key(""), start).access_token;
         assert_ne!(store.token(key("scopes=x"), start).access_token, first);
         assert_eq!(store.token(key(""), start).access_token, first);
-        assert_ne!(TokenStore::new().token(key(""), start).access_token, first, "a restarted mock");
+        assert_ne!(TokenStore::default().token(key(""), start).access_token, first, "a restarted mock");
     }
 
     #[test]
     fn a_token_has_a_realistic_shape() {
-        let token = TokenStore::new().token(key(""), Instant::now());
+        let token = TokenStore::default().token(key(""), Instant::now());
         assert!(token.access_token.starts_with("ya29.mock-a@b.c-000001-"));
         assert_eq!(token.access_token.len(), TOKEN_BYTES);
         let value: serde_json::Value = serde_json::from_str(&token.json()).expect("JSON");

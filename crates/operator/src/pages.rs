@@ -16,6 +16,9 @@ use proxy::reply::PLAIN_TEXT;
 use proxy::server::{self, Arrival, Connections, Door, Drain, Payload, Server, TIMEOUTS};
 use telemetry::Registry;
 
+/// A response of an admin listener.
+pub type Page = Response<Full<Bytes>>;
+
 /// Maximum connections to the listener for operators. Its clients are few: a scraper, the kubelet and operators.
 pub const MAX_ADMIN_CONNECTIONS: usize = 32;
 
@@ -43,7 +46,7 @@ pub fn server<N>(stacks: N, drain: Drain) -> Server<N> {
 
 /// Serves the page of each path, while polled. Pods may reach it, so the limits are those of the proxy's own listener for
 /// operators.
-pub async fn serve(door: Door, answer: impl Fn(&str) -> Response<Full<Bytes>> + Send + Sync + 'static) {
+pub async fn serve(door: Door, answer: impl Fn(&str) -> Page + Send + Sync + 'static) {
     let answer = Arc::new(answer);
     let stacks = move |_: Arrival| {
         let answer = Arc::clone(&answer);
@@ -75,17 +78,21 @@ pub async fn serve_metrics(addr: SocketAddr, flag: &'static str, registry: Regis
     }
     serve(door, move |path| match path {
         "/metrics" => metrics(&registry),
-        _ => page(StatusCode::NOT_FOUND, PLAIN_TEXT, "not found; there is /metrics"),
+        _ => text(StatusCode::NOT_FOUND, "not found; there is /metrics\n"),
     })
     .await;
 }
 
-pub fn metrics(registry: &Registry) -> Response<Full<Bytes>> {
-    page(StatusCode::OK, Registry::CONTENT_TYPE, registry.render().trim_end())
+pub fn metrics(registry: &Registry) -> Page {
+    page(StatusCode::OK, Registry::CONTENT_TYPE, registry.render())
 }
 
-pub fn page(status: StatusCode, content_type: HeaderValue, text: &str) -> Response<Full<Bytes>> {
-    let mut response = Response::new(Full::new(format!("{text}\n").into()));
+pub fn text(status: StatusCode, body: impl Into<Bytes>) -> Page {
+    page(status, PLAIN_TEXT, body)
+}
+
+pub fn page(status: StatusCode, content_type: HeaderValue, body: impl Into<Bytes>) -> Page {
+    let mut response = Response::new(Full::new(body.into()));
     *response.status_mut() = status;
     response.headers_mut().insert(header::CONTENT_TYPE, content_type);
     response

@@ -143,25 +143,20 @@ impl Upstream {
 
 impl TokenStatus {
     fn from_row(row: &TokenRow) -> Self {
-        let mut parameters = Cut::default();
-        for (at, (param, value)) in row.key.params().enumerate() {
-            let blank = if at == 0 { "" } else { " " };
-            for text in [blank, param.key(), "=", value] {
-                parameters.push(text);
-            }
-        }
-        let mut account = Cut::default();
-        account.push(match &row.key.account {
+        let parameters = row.key.params().enumerate();
+        let parameters =
+            parameters.flat_map(|(at, (param, value))| [if at == 0 { "" } else { " " }, param.key(), "=", value]);
+        let account = match &row.key.account {
             ServiceAccount::Default => "default",
             ServiceAccount::Email(email) => email,
-        });
+        };
         Self {
-            account: account.text,
+            account: cut([account]),
             kind: match row.key.kind {
                 TokenKind::Access => "access",
                 TokenKind::Identity => "identity",
             },
-            parameters: parameters.text,
+            parameters: cut(parameters),
             age_seconds: row.token.map(|(age, _)| age.as_secs()),
             expires_in_seconds: row.token.map(|(_, expires_in)| expires_in),
             requests: row.asked,
@@ -176,22 +171,11 @@ impl ValueStatus {
 }
 
 /// Text that is cut after [`MAX_TEXT_CHARS`] characters. The rest is not even copied.
-#[derive(Default)]
-struct Cut {
-    text: String,
-    length: usize,
-}
-
-impl Cut {
-    fn push(&mut self, text: &str) {
-        for letter in text.chars() {
-            if self.length > MAX_TEXT_CHARS {
-                return;
-            }
-            self.text.push(if self.length == MAX_TEXT_CHARS { '…' } else { letter });
-            self.length += 1;
-        }
-    }
+fn cut<'a>(texts: impl IntoIterator<Item = &'a str>) -> String {
+    let mut letters = texts.into_iter().flat_map(str::chars);
+    let mut text: String = letters.by_ref().take(MAX_TEXT_CHARS).collect();
+    text.extend(letters.next().map(|_| '…'));
+    text
 }
 
 #[cfg(test)]
@@ -205,11 +189,7 @@ mod tests {
             (vec![&*"a".repeat(MAX_TEXT_CHARS)], "a".repeat(MAX_TEXT_CHARS)),
             (vec![&*"ä".repeat(MAX_TEXT_CHARS), "b", "c"], "ä".repeat(MAX_TEXT_CHARS) + "…"),
         ] {
-            let mut cut = Cut::default();
-            for text in texts {
-                cut.push(text);
-            }
-            assert_eq!(cut.text, shown);
+            assert_eq!(cut(texts), shown);
         }
     }
 }

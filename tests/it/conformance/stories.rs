@@ -3,7 +3,7 @@
 use std::pin::Pin;
 use std::time::Duration;
 
-use mock::{Fault, TokenPolicy};
+use mock::Fault;
 use serde_json::Value;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
@@ -92,7 +92,7 @@ pub async fn many_clients_are_one_request(stage: &Stage) {
 
 /// T81.
 pub async fn a_dead_token_is_not_given(stage: &Stage) {
-    stage.mock.token_policy(TokenPolicy { life: Duration::from_secs(2), ..TokenPolicy::default() });
+    stage.mock.token_life(Duration::from_secs(2));
     token(stage, CLOUD_PLATFORM).await;
     stage.mock.fault(Fault::Reset);
     sleep(Duration::from_millis(2100)).await;

@@ -8,7 +8,7 @@ use http_client::dial::Dial;
 use hyper_util::client::legacy;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use kube::client::{Body, ConfigExt};
-use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::config::{Context, KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 use parking_lot::Mutex;
 use rustix::net::sockopt;
@@ -237,11 +237,14 @@ pub(super) async fn config(settings: &Settings) -> Result<Config, ClusterError> 
 /// Stands for the proxy that is not used.
 const UNUSED_PROXY: &str = "http://unused.invalid";
 
+fn context(kubeconfig: &Kubeconfig) -> Option<&Context> {
+    let name = kubeconfig.current_context.as_ref()?;
+    kubeconfig.contexts.iter().find(|context| context.name == *name)?.context.as_ref()
+}
+
 /// Whether the current context's cluster is to be reached through a proxy.
 fn has_proxy(kubeconfig: &Kubeconfig) -> bool {
-    let Some(name) = kubeconfig.current_context.as_ref() else { return false };
-    let context = kubeconfig.contexts.iter().find(|context| context.name == *name);
-    let Some(context) = context.and_then(|named| named.context.as_ref()) else { return false };
+    let Some(context) = context(kubeconfig) else { return false };
     let cluster = kubeconfig.clusters.iter().find(|named| named.name == context.cluster);
     let proxy = cluster.and_then(|named| named.cluster.as_ref()?.proxy_url.as_ref());
     proxy.is_some_and(|proxy| !proxy.is_empty())
@@ -249,9 +252,7 @@ fn has_proxy(kubeconfig: &Kubeconfig) -> bool {
 
 /// The program that the current context's user gets a credential from.
 fn program(kubeconfig: &Kubeconfig) -> Option<String> {
-    let name = kubeconfig.current_context.as_ref()?;
-    let context = kubeconfig.contexts.iter().find(|context| context.name == *name)?;
-    let user = context.context.as_ref()?.user.as_ref()?;
+    let user = context(kubeconfig)?.user.as_ref()?;
     let user = kubeconfig.auth_infos.iter().find(|named| named.name == *user)?;
     let exec = user.auth_info.as_ref()?.exec.as_ref()?;
     Some(exec.command.clone().unwrap_or_default())

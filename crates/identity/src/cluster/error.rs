@@ -150,20 +150,14 @@ impl RequestError {
 
 /// Distinguishes an unusable credential from an API server that is not reached, or not trusted.
 pub(super) fn not_sent(server: String, error: kube::Error) -> RequestError {
-    match error {
-        kube::Error::Auth(_) | kube::Error::HttpError(_) => {
-            ClusterError::Credential { server, error: Box::new(error) }.into()
-        }
-        error if chain(&error).any(<dyn Error>::is::<AuthError>) => {
-            ClusterError::Credential { server, error: Box::new(error) }.into()
-        }
-        error => {
-            let message = root_cause(&error).to_string();
-            match TlsFailure::find(&error) {
-                Some(why) => RequestError::Tls { why, message },
-                None => RequestError::Unreachable(message),
-            }
-        }
+    let is_of_credential = matches!(error, kube::Error::Auth(_) | kube::Error::HttpError(_));
+    if is_of_credential || chain(&error).any(<dyn Error>::is::<AuthError>) {
+        return ClusterError::Credential { server, error: Box::new(error) }.into();
+    }
+    let message = root_cause(&error).to_string();
+    match TlsFailure::find(&error) {
+        Some(why) => RequestError::Tls { why, message },
+        None => RequestError::Unreachable(message),
     }
 }
 

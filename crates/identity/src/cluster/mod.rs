@@ -36,7 +36,7 @@ pub use error::{BadCertificate, ClusterError, Failure, RequestError, TlsFailure}
 pub use events::{Event, Events};
 pub use facts::NodeFacts;
 use hints::{Hint, Resource};
-pub use node_name::{NodeName, NodeNameError};
+pub use node_name::{NodeName, NodeNameError, is_dns_subdomain};
 pub use object::{Metadata, PodObject, Spec, Status};
 pub use own::{BoundPod, OwnCluster, Public, Published, User};
 pub use taints::{NodeTaints, Taint};

@@ -21,13 +21,17 @@ impl FromStr for NodeName {
     type Err = NodeNameError;
 
     fn from_str(name: &str) -> Result<Self, NodeNameError> {
-        let is_inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
-        let is_label = |label: &str| {
-            !label.is_empty() && label.bytes().all(is_inner) && !label.starts_with('-') && !label.ends_with('-')
-        };
-        let is_valid = name.len() <= MAX_LENGTH && name.split('.').all(is_label);
-        is_valid.then(|| Self(name.into())).ok_or(NodeNameError)
+        is_dns_subdomain(name).then(|| Self(name.into())).ok_or(NodeNameError)
     }
+}
+
+/// Whether Kubernetes accepts this name where it wants a DNS subdomain.
+pub fn is_dns_subdomain(name: &str) -> bool {
+    let is_inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    let is_label = |label: &str| {
+        !label.is_empty() && label.bytes().all(is_inner) && !label.starts_with('-') && !label.ends_with('-')
+    };
+    name.len() <= MAX_LENGTH && name.split('.').all(is_label)
 }
 
 texts!(NodeName);

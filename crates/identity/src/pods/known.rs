@@ -15,7 +15,7 @@ use super::{Pod, PodUid};
 use base::clock::BootTime;
 
 /// The pods of this node, as last reported by the API server.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Pods {
     inner: Mutex<Inner>,
     /// The number of changes so far.
@@ -47,12 +47,6 @@ impl Inner {
 
     fn hears(&mut self) {
         (self.heard, self.is_unanswered) = (Some(BootTime::now()), false);
-    }
-}
-
-impl Default for Pods {
-    fn default() -> Self {
-        Self { inner: Mutex::default(), changes: watch::Sender::new(0), missed: Notify::new() }
     }
 }
 

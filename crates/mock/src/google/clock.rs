@@ -2,6 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
+use jiff::Timestamp;
 use tokio::time::Instant;
 
 /// The system's time at the start, advanced by tokio's clock, which stops and jumps in tests that pause it.
@@ -25,47 +26,19 @@ impl Clock {
     }
 }
 
-/// A date and time in UTC.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Utc {
-    year: u64,
-    month: u64,
-    day: u64,
-    hour: u64,
-    minute: u64,
-    second: u64,
-}
-
-impl Utc {
-    /// From seconds since 1970. Counts years from March, so that a leap day is the last of its year.
-    fn new(seconds: u64) -> Self {
-        const DAY: u64 = 24 * 60 * 60;
-        const DAYS_OF_400_YEARS: u64 = 146_097;
-        // Days from 1 March of year 0 to 1 January 1970.
-        let days = seconds / DAY + 719_468;
-        let era = days / DAYS_OF_400_YEARS;
-        let day_of_era = days % DAYS_OF_400_YEARS;
-        let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-        let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-        let month_from_march = (5 * day_of_year + 2) / 153;
-        let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
-        let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
-        let year = era * 400 + year_of_era + u64::from(month <= 2);
-        let second = seconds % DAY;
-        Self { year, month, day, hour: second / 3600, minute: second / 60 % 60, second: second % 60 }
-    }
-}
-
 /// The format in JSON: `2026-01-31T23:59:59Z`.
 pub(super) fn rfc3339(seconds: u64) -> String {
-    let Utc { year, month, day, hour, minute, second } = Utc::new(seconds);
-    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
+    utc(seconds).to_string()
 }
 
 /// The format in certificates: `260131235959Z`. Correct until 2049.
 pub(super) fn utc_time(seconds: u64) -> String {
-    let Utc { year, month, day, hour, minute, second } = Utc::new(seconds);
-    format!("{:02}{month:02}{day:02}{hour:02}{minute:02}{second:02}Z", year % 100)
+    utc(seconds).strftime("%y%m%d%H%M%SZ").to_string()
+}
+
+fn utc(seconds: u64) -> Timestamp {
+    let seconds = i64::try_from(seconds).expect("within the calendar");
+    Timestamp::from_second(seconds).expect("within the calendar")
 }
 
 #[cfg(test)]

@@ -147,11 +147,6 @@ impl Handle {
         self.state.journal.busiest(endpoint, window)
     }
 
-    /// Number of requests to other paths or with other methods.
-    pub fn strays(&self) -> u64 {
-        self.state.journal.strays()
-    }
-
     /// Number of connections accepted.
     pub fn connections(&self) -> u64 {
         self.state.journal.connections()

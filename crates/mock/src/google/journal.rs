@@ -36,7 +36,6 @@ pub struct Call {
 #[derive(Debug, Default)]
 pub(super) struct Journal {
     connections: AtomicU64,
-    strays: AtomicU64,
     in_flight: Gauge,
     book: Mutex<Book>,
 }
@@ -73,11 +72,6 @@ impl Journal {
         self.connections.fetch_add(1, Relaxed);
     }
 
-    /// Counts a request to a path that belongs to no endpoint.
-    pub(super) fn stray(&self) {
-        self.strays.fetch_add(1, Relaxed);
-    }
-
     /// Records a call, which is in flight until the returned guard is dropped.
     pub(super) fn begin(&self, call: Call) -> Underway<'_> {
         let mut book = self.book.lock();
@@ -93,10 +87,6 @@ impl Journal {
 
     pub(super) fn connections(&self) -> u64 {
         self.connections.load(Relaxed)
-    }
-
-    pub(super) fn strays(&self) -> u64 {
-        self.strays.load(Relaxed)
     }
 
     pub(super) fn in_flight(&self) -> u64 {
@@ -135,7 +125,6 @@ impl Journal {
     /// Forgets all calls. Calls in flight remain counted as such.
     pub(super) fn reset(&self) {
         self.connections.store(0, Relaxed);
-        self.strays.store(0, Relaxed);
         let mut book = self.book.lock();
         let forgotten = book.forgotten + book.calls.len() as u64;
         *book = Book { forgotten, ..Book::default() };

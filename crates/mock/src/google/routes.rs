@@ -13,10 +13,7 @@ use super::state::State;
 
 /// Responds to a request, or cuts the connection.
 pub(super) async fn answer(state: &State, parts: &Parts, body: &[u8]) -> Result<Response<Body>, Cut> {
-    let Some(ask) = Ask::read(parts, body) else {
-        state.journal.stray();
-        return Ok(Refusal::Path.answer().response(false));
-    };
+    let Some(ask) = Ask::read(parts, body) else { return Ok(Refusal::Path.answer().response(false)) };
     let (workload, pod_uid) = ask.caller(state).map(|caller| (caller.workload, caller.pod_uid)).unzip();
     let fault = state.script.take((ask.endpoint, workload.as_ref()));
     let underway = state.journal.begin(Call {

@@ -42,7 +42,7 @@ impl State {
             pools: settings.pools,
             jwks: settings.jwks,
             accounts: Mutex::default(),
-            tokens: Mutex::new(Tokens::new()),
+            tokens: Mutex::default(),
             script: Script::default(),
             journal: Journal::default(),
             clock: Clock::new(),

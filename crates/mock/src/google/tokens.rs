@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::Subject;
 use super::jwt::Caller;
-use crate::noise::Noise;
+use crate::noise::noise;
 
 /// Length of an access token in bytes, the same as Google's.
 const TOKEN_BYTES: usize = 1024;
@@ -43,19 +43,14 @@ pub(super) struct Identity<'a> {
 }
 
 /// All issued tokens.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Tokens {
     issued: HashMap<Arc<str>, Issued>,
     order: VecDeque<Arc<str>>,
     serial: u64,
-    noise: Noise,
 }
 
 impl Tokens {
-    pub(super) fn new() -> Self {
-        Self { issued: HashMap::new(), order: VecDeque::new(), serial: 0, noise: Noise::new() }
-    }
-
     /// A new access token; a federated one if there is no e-mail. It may be bound to a certificate, by its fingerprint.
     /// `expires_at` is in seconds since 1970.
     pub(super) fn access(
@@ -69,7 +64,7 @@ impl Tokens {
         let subject = Subject { bound_to, ..self.subject(caller, email, scopes) };
         let mut token = subject.write();
         let missing = TOKEN_BYTES.saturating_sub(token.len()).max(16);
-        token.push_str(&URL_SAFE_NO_PAD.encode(self.noise.bytes(missing))[..missing]);
+        token.push_str(&URL_SAFE_NO_PAD.encode(noise(missing))[..missing]);
         self.keep(token, subject, expires_at, true)
     }
 
@@ -79,7 +74,7 @@ impl Tokens {
         let header = json!({ "alg": "RS256", "kid": "fake", "typ": "JWT" });
         let [header, claims] =
             [header, claims(&subject, identity, now)].map(|part| URL_SAFE_NO_PAD.encode(part.to_string()));
-        let signature = URL_SAFE_NO_PAD.encode(self.noise.bytes(SIGNATURE_BYTES));
+        let signature = URL_SAFE_NO_PAD.encode(noise(SIGNATURE_BYTES));
         self.keep(format!("{header}.{claims}.{signature}"), subject, now + IDENTITY_SECONDS, false)
     }
 
@@ -146,7 +141,7 @@ mod tests {
 
     #[test]
     fn the_oldest_token_is_forgotten() {
-        let mut tokens = Tokens::new();
+        let mut tokens = Tokens::default();
         let caller = Caller { workload: Workload::new("a", "app"), pod_uid: "u".into() };
         let [first, second] = [0, 0].map(|_| tokens.access(&caller, None, Vec::new(), None, 1));
         assert_eq!((first.len(), second.len()), (TOKEN_BYTES, TOKEN_BYTES));

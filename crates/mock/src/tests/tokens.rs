@@ -5,7 +5,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::Value;
 
 use super::*;
-use crate::{BUILDER_ACCOUNT, DEFAULT_ACCOUNT, TokenPolicy};
+use crate::{BUILDER_ACCOUNT, DEFAULT_ACCOUNT};
 
 async fn token(client: &mut Client, target: &str) -> String {
     let reply = client.get(&format!("{V1}instance/service-accounts/{target}")).await;
@@ -44,15 +44,12 @@ async fn tokens_differ_between_accounts_and_scopes() {
 }
 
 #[tokio::test]
-async fn the_policy_determines_the_lifetime() {
+async fn tokens_of_a_short_life_are_new_each_time() {
     let (mock, mut client) = started().await;
-    mock.token_policy(TokenPolicy { life: Duration::from_secs(200), ..TokenPolicy::default() });
+    mock.token_life(Duration::from_secs(200));
     let first = client.get(&format!("{ACCOUNT}token")).await.json();
     assert_eq!(first["expires_in"], 200);
     assert_ne!(client.get(&format!("{ACCOUNT}token")).await.json()["access_token"], first["access_token"]);
-    mock.token_policy(TokenPolicy { stuck: true, ..TokenPolicy::default() });
-    let stuck = token(&mut client, "default/token").await;
-    assert_eq!(token(&mut client, "default/token").await, stuck);
 }
 
 #[tokio::test]

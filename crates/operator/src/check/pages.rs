@@ -5,16 +5,13 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use arc_swap::ArcSwapOption;
-use bytes::Bytes;
-use http::{Response, StatusCode};
-use http_body_util::Full;
+use http::StatusCode;
 use prometheus::IntGaugeVec;
 
 use super::judge::Verdict;
 use super::report::Report;
 use super::standing::Standing;
-use crate::pages::{self, page};
-use proxy::reply::PLAIN_TEXT;
+use crate::pages::{self, Page, text};
 use telemetry::labels::Label;
 use telemetry::{Registry, table};
 
@@ -68,13 +65,14 @@ impl Pages {
         self.last.store(Some(Arc::new(Last { standing, at: SystemTime::now() })));
     }
 
-    pub(super) fn answer(&self, path: &str) -> Response<Full<Bytes>> {
+    pub(super) fn answer(&self, path: &str) -> Page {
+        let sentence = |status, sentence: &str| text(status, format!("{sentence}\n"));
         match (path, self.last.load().as_ref().map(|last| &last.standing)) {
-            (READYZ, Some(standing)) if standing.is_ready => page(StatusCode::OK, PLAIN_TEXT, &standing.sentence),
-            (READYZ, Some(standing)) => page(StatusCode::SERVICE_UNAVAILABLE, PLAIN_TEXT, &standing.sentence),
-            (READYZ, None) => page(StatusCode::SERVICE_UNAVAILABLE, PLAIN_TEXT, "the first check is not finished"),
+            (READYZ, Some(standing)) if standing.is_ready => sentence(StatusCode::OK, &standing.sentence),
+            (READYZ, Some(standing)) => sentence(StatusCode::SERVICE_UNAVAILABLE, &standing.sentence),
+            (READYZ, None) => sentence(StatusCode::SERVICE_UNAVAILABLE, "the first check is not finished"),
             ("/metrics", _) => pages::metrics(&self.registry),
-            _ => page(StatusCode::NOT_FOUND, PLAIN_TEXT, "not found; there are /metrics and /readyz"),
+            _ => sentence(StatusCode::NOT_FOUND, "not found; there are /metrics and /readyz"),
         }
     }
 }
@@ -101,7 +99,7 @@ mod tests {
     async fn they_show_what_was_found_last() {
         let pages = Pages::new("node-1".to_owned(), Registry::default());
         let none = get(&pages, "/readyz").await;
-        assert_eq!((none.0, get(&pages, "/metrics").await.1.as_str()), (503, "\n"), "{none:?}");
+        assert_eq!((none.0, get(&pages, "/metrics").await.1.as_str()), (503, ""), "{none:?}");
 
         pages
             .show(&Report::new(vec![finding("proxied", Verdict::Protected), finding("way_round", Verdict::Protected)]));

@@ -16,7 +16,7 @@ use base::backoff::Backoff;
 use identity::cluster::{self, Cluster, Failure, NodeName, RequestError};
 use telemetry::sampled::Sampled;
 
-pub use key::{TaintKey, TaintKeyError};
+pub use key::TaintKey;
 
 /// Interval between readiness requests to the proxy.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);

@@ -12,7 +12,7 @@ const KEY: &str = "example.com/not-ready";
 /// Starts to remove the taint from `node-1`.
 fn begin() -> (Fake, JoinHandle<()>) {
     let (fake, cluster) = Fake::new("node-1");
-    let key: TaintKey = KEY.parse().expect("a key");
+    let key = TaintKey::parse(KEY).expect("a key");
     (fake, tokio::spawn(async move { remove_from(&cluster, &key).await }))
 }
 

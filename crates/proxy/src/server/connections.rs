@@ -320,28 +320,7 @@ impl Connections {
                 Availability::FromItself => open.useless_but(asks.number(), Some(asks.client)),
                 Availability::None => open.victim_among_equals(asks),
             };
-            let Some(victim) = victim else {
-                let Asker::Newcomer(arrived) = asks.by else { return Made::None };
-                // Bytes from the client's own connections are read first. Then some of these connections end, or can be
-                // closed. A client without connections waits until another's can be closed.
-                let holds_nothing = open.holds_nothing_else(asks);
-                if open.awaits_turn(asks.client) || holds_nothing && wait_for == WaitFor::Silence {
-                    return Made::Later;
-                }
-                if room == Availability::None && !holds_nothing {
-                    // A throttled process may see a client's next connection before the end of the last one.
-                    let must_read = match wait_for {
-                        WaitFor::Silence => arrived > open.read_until,
-                        WaitFor::Reading => open.read_until.elapsed() > MIN_READING_INTERVAL,
-                        WaitFor::Nothing => false,
-                    };
-                    if must_read {
-                        return Made::Later;
-                    }
-                    open.turned_away.add(asks.client, Instant::now(), AFTER_REFUSAL);
-                }
-                return Made::None;
-            };
+            let Some(victim) = victim else { return Self::unless_one_gives_way(open, room, asks, wait_for) };
             // A request takes precedence over a connection of the largest client that has sent none. A newcomer waits
             // only until bytes that have arrived are read: it cannot wait until the largest client is silent.
             let takes = matches!(room, Availability::From(_));
@@ -365,6 +344,30 @@ impl Connections {
             }
             self.shedding.shed(if victim.is_useless { Shed::IdleConnection } else { Shed::FairShare }, None);
         }
+    }
+
+    /// What an asker gets if no connection can be closed for it.
+    fn unless_one_gives_way(open: &mut Open, room: Availability, asks: Asks, wait_for: WaitFor) -> Made {
+        let Asker::Newcomer(arrived) = asks.by else { return Made::None };
+        // Bytes from the client's own connections are read first. Then some of these connections end, or can be
+        // closed. A client without connections waits until another's can be closed.
+        let holds_nothing = open.holds_nothing_else(asks);
+        if open.awaits_turn(asks.client) || holds_nothing && wait_for == WaitFor::Silence {
+            return Made::Later;
+        }
+        if room == Availability::None && !holds_nothing {
+            // A throttled process may see a client's next connection before the end of the last one.
+            let must_read = match wait_for {
+                WaitFor::Silence => arrived > open.read_until,
+                WaitFor::Reading => open.read_until.elapsed() > MIN_READING_INTERVAL,
+                WaitFor::Nothing => false,
+            };
+            if must_read {
+                return Made::Later;
+            }
+            open.turned_away.add(asks.client, Instant::now(), AFTER_REFUSAL);
+        }
+        Made::None
     }
 
     fn make_memory(&self, open: &mut Open, asks: Asks, bytes: usize) -> bool {

@@ -9,7 +9,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{Request, Response, StatusCode};
+use http::{Request, Response};
 use http_body_util::Empty;
 use hyper::body::Incoming;
 use hyper::client::conn::http1;
@@ -23,12 +23,13 @@ use super::Health;
 use super::body::{self, UpstreamBody};
 use super::metrics::UpstreamMetrics;
 use super::pool::{Lease, Pool};
-use super::timing::ExchangeTimer;
+use super::timing::{ExchangeTimer, outcome_of};
 use crate::failure::{Failure, MAX_HEAD_BYTES, UPSTREAM_TIMEOUT};
 use crate::reply::Body;
 use crate::room::Room;
 use protocol::metadata::Target;
 use protocol::metadata::headers::{GOOGLE, METADATA_FLAVOR};
+use telemetry::labels::Label;
 use telemetry::latency::EndpointClass;
 
 /// Size of the read buffer of an upstream connection, in bytes. hyper may buffer three such chunks of a response that its client
@@ -109,7 +110,7 @@ impl UpstreamClient {
             Ok(answer) => self.health.answered(answer.status()),
             Err(failure) => self.health.failed(failure),
         }
-        let outcome = answer.as_ref().map_or_else(Failure::label, |answer| status_label(answer.status()));
+        let outcome = answer.as_ref().map_or_else(Failure::label, |answer| outcome_of(answer.status()).label());
         self.metrics.count(outcome);
         match answer {
             Ok(answer) => Ok(answer.map(|body| body.timed_by(timer))),
@@ -214,17 +215,6 @@ fn set_keepalive(socket: &TcpSocket) -> io::Result<()> {
     #[cfg(target_os = "linux")]
     socket.set_tcp_user_timeout(Some(USER_TIMEOUT))?;
     Ok(())
-}
-
-/// A label from a fixed set. 429 has its own, because it calls for a change in the proxy.
-fn status_label(status: StatusCode) -> &'static str {
-    match status.as_u16() {
-        200..=299 => "2xx",
-        300..=399 => "3xx",
-        429 => "429",
-        400..=499 => "4xx",
-        _ => "5xx",
-    }
 }
 
 fn exchange_on(mut lease: Lease, request: Outgoing) -> impl Future<Output = Result<Exchange, Failure>> {

@@ -28,13 +28,7 @@ impl ExchangeTimer {
 
     /// The response head has arrived.
     pub(super) fn first_byte(&mut self, status: StatusCode) {
-        let outcome = match status.as_u16() {
-            200..=299 => UpstreamOutcome::Success,
-            300..=399 => UpstreamOutcome::Redirect,
-            429 => UpstreamOutcome::TooMany,
-            400..=499 => UpstreamOutcome::Refusal,
-            _ => UpstreamOutcome::Error,
-        };
+        let outcome = outcome_of(status);
         self.answered = Some(outcome);
         self.latency.upstream.first_byte.record(self.endpoint, outcome, self.began.elapsed());
     }
@@ -53,5 +47,16 @@ impl ExchangeTimer {
 impl Drop for ExchangeTimer {
     fn drop(&mut self) {
         self.latency.upstream.last_byte.record(self.endpoint, self.outcome, self.began.elapsed());
+    }
+}
+
+/// The outcome of an exchange whose response has this status.
+pub(super) fn outcome_of(status: StatusCode) -> UpstreamOutcome {
+    match status.as_u16() {
+        200..=299 => UpstreamOutcome::Success,
+        300..=399 => UpstreamOutcome::Redirect,
+        429 => UpstreamOutcome::TooMany,
+        400..=499 => UpstreamOutcome::Refusal,
+        _ => UpstreamOutcome::Error,
     }
 }

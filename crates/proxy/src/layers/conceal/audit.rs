@@ -8,17 +8,20 @@ use tokio::time::Instant;
 
 use crate::policy::{Decision, Policy};
 use protocol::metadata::Request;
+use telemetry::labels;
 use telemetry::sampled::{Brief, SampledBy};
 
-/// Whether a policy is enforced. The values of the flag are the variants' names in lowercase.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Display, EnumString, VariantNames)]
-#[strum(serialize_all = "lowercase")]
-pub enum Mode {
-    /// Refuse requests that the policy conceals.
-    #[default]
-    Enforce,
-    /// Serve them, and log what would have been refused.
-    Audit,
+labels! {
+    /// Whether a policy is enforced. The values of the flag and of the label are the variants' names in lowercase.
+    #[derive(Default, Display, EnumString, VariantNames)]
+    #[strum(serialize_all = "lowercase")]
+    Mode {
+        /// Refuse requests that the policy conceals.
+        #[default]
+        Enforce = "enforce",
+        /// Serve them, and log what would have been refused.
+        Audit = "audit",
+    }
 }
 
 /// Minimum interval between log lines about the same topic.

@@ -2,6 +2,7 @@
 
 use prometheus::{IntGauge, IntGaugeVec};
 
+use super::audit::Mode;
 use crate::policy::{Policy, Reloaded};
 use telemetry::labels;
 use telemetry::registry::{CounterGrid, Counters, Registry};
@@ -20,16 +21,6 @@ labels! {
 }
 
 labels! {
-    /// Whether the verdict was enforced.
-    VerdictMode {
-        /// The verdict was enforced.
-        Enforce = "enforce",
-        /// The verdict was only logged.
-        Audit = "audit",
-    }
-}
-
-labels! {
     /// Result of a change of the policy file.
     Reload {
         /// The new policy is in force.
@@ -42,7 +33,7 @@ labels! {
 /// Counts verdicts, and exports the policy in force.
 #[derive(Debug)]
 pub struct PolicyMetrics {
-    pub(super) verdicts: CounterGrid<Verdict, VerdictMode>,
+    pub(super) verdicts: CounterGrid<Verdict, Mode>,
     info: IntGaugeVec,
     rejected: IntGauge,
     reloads: Counters<Reload>,
@@ -61,7 +52,7 @@ impl PolicyMetrics {
 
     /// Number of requests that audit mode answered although the policy conceals the response or parts of it.
     pub fn audited(&self) -> u64 {
-        let count = |verdict| self.verdicts.of(verdict, VerdictMode::Audit).get();
+        let count = |verdict| self.verdicts.of(verdict, Mode::Audit).get();
         count(Verdict::Concealed) + count(Verdict::Redacted)
     }
 

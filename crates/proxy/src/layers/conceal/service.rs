@@ -9,7 +9,7 @@ use tower::layer::layer_fn;
 use tower::{Layer, Service};
 
 use super::audit::{AuditLog, Mode};
-use super::metrics::{PolicyMetrics, Verdict, VerdictMode};
+use super::metrics::{PolicyMetrics, Verdict};
 use super::redact;
 use super::redaction::{self, Redaction};
 use crate::error::Error;
@@ -100,11 +100,7 @@ impl Concealment {
             Decision::Redact => Verdict::Redacted,
             Decision::Conceal(_) => Verdict::Concealed,
         };
-        let mode = match self.mode {
-            Mode::Enforce => VerdictMode::Enforce,
-            Mode::Audit => VerdictMode::Audit,
-        };
-        self.metrics.verdicts.of(verdict, mode).inc();
+        self.metrics.verdicts.of(verdict, self.mode).inc();
     }
 }
 

@@ -1,0 +1,119 @@
+//! Who can install the redirect on a node, and keeps it installed.
+
+use crate::process::{BINARY, Ended, Process};
+use crate::support::needs::{Test, tests};
+use crate::world::{SERVER, WAYS_ROUND, World, eventually, is_closed, is_protected, redirect, succeeds};
+
+/// The tests of this module.
+pub const TESTS: &[Test] = tests![
+    what_another_tool_installed_is_in_force,
+    the_proxy_itself_can_install_the_redirect,
+    what_is_flushed_comes_back,
+    a_rule_of_others_that_comes_first_is_put_behind,
+    without_privileges_it_says_what_is_missing,
+    the_capability_net_admin_is_enough,
+];
+
+fn what_another_tool_installed_is_in_force() {
+    let world = World::new();
+    let _proxy = world.proxy(&[]);
+    for (tool, other) in [("nft", "iptables"), ("iptables", "nft")] {
+        succeeds(&redirect(&world.node, &format!("install --tool {tool}")));
+        let with = |settings: &str| redirect(&world.node, &format!("check --tool {other} {settings}"));
+        for (settings, expected) in [("", "with these settings"), ("--redirect-allow 443", "with other settings")] {
+            let checked = with(settings);
+            assert_eq!(checked.code, Some(1), "{checked:?}");
+            let expected = format!("it was installed with {tool}, {expected}");
+            assert!(checked.stdout.contains(&expected) && !checked.stdout.contains("OPEN"), "{checked:?}");
+        }
+        is_protected(&world.pods[0]);
+        succeeds(&redirect(&world.node, "remove"));
+        assert!(with("").stdout.contains("OPEN"));
+    }
+}
+
+fn the_proxy_itself_can_install_the_redirect() {
+    let world = World::new();
+    let proxy = world.proxy(&["--redirect"]);
+    is_protected(&world.pods[0]);
+    assert_eq!(proxy.terminate().code(), Some(0));
+    is_closed(&world.pods[0], SERVER);
+    for nowhere in ["--addr=0.0.0.0:988", "--addr=127.0.0.1:988"] {
+        let refused = Process::run(&world.node, &[nowhere, "--metrics-addr=127.0.0.1:0", "--redirect"]);
+        assert_eq!(refused.code, Some(1), "{refused:?}");
+        for said in [nowhere.trim_start_matches("--addr="), "--addr", "pods are closed"] {
+            assert!(refused.stderr.contains(said), "{said} is missing from {refused:?}");
+        }
+    }
+}
+
+fn what_is_flushed_comes_back() {
+    const METRICS: &str = "127.0.0.1:1990";
+    let world = World::new();
+    let keeper = Process::start(&world.node, &["redirect", "install", "--keep", "--keeper-metrics-addr", METRICS]);
+    keeper.line("redirect installed");
+    let restored = || {
+        let page = world.node.curl(&format!("http://{METRICS}/metrics")).text;
+        ["absent", "changed", "closed", "unreadable"].map(|found| {
+            let series = format!("metadata_proxy_redirect_restored_total{{found=\"{found}\"}} ");
+            page.lines().find_map(|line| line.strip_prefix(&series)?.parse().ok())
+        })
+    };
+    let counts = |counts: [u32; 4]| eventually("it is counted", || restored() == counts.map(Some));
+    assert_eq!(redirect(&world.node, "check").code, Some(0));
+    counts([0, 0, 0, 0]);
+    world.node.sh("nft flush ruleset");
+    assert_eq!(redirect(&world.node, "check").code, Some(1));
+    keeper.line("the redirect was missing");
+    assert_eq!(redirect(&world.node, "check").code, Some(0));
+    counts([1, 0, 0, 0]);
+    world.node.sh("nft flush chain inet gce_metadata_proxy to_proxy");
+    keeper.line("was changed and has been restored");
+    counts([1, 1, 0, 0]);
+    assert_eq!(keeper.terminate().code(), Some(0));
+    assert_eq!(redirect(&world.node, "check").code, Some(0), "it stays");
+}
+
+/// As Calico's chain accepts what is between pods and other machines, if it comes first. Pods' ways round stay closed even then
+/// (`attacks/`), but by packets that get no answer.
+fn a_rule_of_others_that_comes_first_is_put_behind() {
+    let world = World::new();
+    let keeper = Process::start(&world.node, &["redirect", "install", "--keep", "--tool", "iptables"]);
+    keeper.line("redirect installed");
+    world.node.sh("for tool in iptables ip6tables; do $tool -I FORWARD -j ACCEPT; done");
+    let check = redirect(&world.node, "check --tool iptables");
+    assert!(check.code == Some(1) && check.stdout.contains("rules of others come before"), "{check:?}");
+    keeper.line("has been restored");
+    for way in WAYS_ROUND {
+        is_closed(&world.pods[0], way);
+    }
+    succeeds(&redirect(&world.node, "check --tool iptables"));
+}
+
+fn without_privileges_it_says_what_is_missing() {
+    let world = World::new();
+    for (drop, missing) in [
+        ("setpriv --bounding-set -net_admin --inh-caps -net_admin", "CAP_NET_ADMIN is missing"),
+        ("setpriv --reuid 10988 --clear-groups", "CAP_NET_ADMIN is missing"),
+        ("env PATH=/nonexistent", "neither nft nor iptables-restore"),
+    ] {
+        for command in ["install", "remove", "check"] {
+            let line = format!("/usr/bin/{drop} {BINARY} redirect {command}");
+            let ended = Ended::of(world.node.command("sh").args(["-c", &line]));
+            assert_eq!(ended.code, Some(1), "{line}: {ended:?}");
+            assert!(ended.stderr.contains(missing), "{line}: {ended:?}");
+        }
+    }
+}
+
+/// Drops all other capabilities, as in a container.
+const NET_ADMIN_ALONE: &str = "setpriv --bounding-set -all,+net_admin --inh-caps -all,+net_admin";
+
+fn the_capability_net_admin_is_enough() {
+    let world = World::new();
+    let _proxy = world.proxy(&[]);
+    for command in ["install --tool nft", "check --tool nft", "install --tool iptables", "remove", "install"] {
+        world.node.sh(&format!("{NET_ADMIN_ALONE} {BINARY} redirect {command}"));
+    }
+    is_protected(&world.pods[0]);
+}
