@@ -20,17 +20,14 @@ use tokio_util::task::AbortOnDropHandle;
 fn main() -> ExitCode {
     let command = match cli::parse(std::env::args_os()) {
         Ok(command) => command,
-        Err(Stop::Shown(text)) => {
-            print(&text);
-            return ExitCode::SUCCESS;
-        }
+        Err(Stop::Shown(text)) => return print(&text, ExitCode::SUCCESS),
         Err(Stop::Usage(text)) => {
             eprint!("{text}");
             return ExitCode::from(cli::USAGE_EXIT_CODE);
         }
     };
     match start(command) {
-        Ok(code) => code,
+        Ok((text, code)) => print(&text, code),
         Err(error) => {
             eprintln!("gce-metadata-proxy: {error}");
             ExitCode::FAILURE
@@ -40,46 +37,37 @@ fn main() -> ExitCode {
 
 type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
 
-fn start(command: Command) -> Outcome<ExitCode> {
+/// Runs the command. Returns the text for standard output, and the exit code.
+fn start(command: Command) -> Outcome<(String, ExitCode)> {
     let runtime = runtime(threads::count())?;
     // A resolver that hangs must not hold up the result.
     let is_brief = matches!(command, Command::Check { .. } | Command::IdentityDoctor { .. });
     let outcome = runtime.block_on(async {
-        match command {
-            Command::Serve(config) => serve(config).await?,
+        let (text, code) = match command {
+            Command::Serve(config) => {
+                serve(config).await?;
+                (String::new(), 0)
+            }
             Command::Ask { question, proxy } => {
                 let answer = question.answer()?;
-                print(&answer.text);
-                if let Some(admin) = proxy
-                    && let Some(line) = question.beside(admin).await
-                {
-                    print(&line);
-                }
-                return Ok(if answer.is_as_expected { ExitCode::SUCCESS } else { ExitCode::FAILURE });
+                let beside = match proxy {
+                    Some(admin) => question.beside(admin).await,
+                    None => None,
+                };
+                (answer.text + &beside.unwrap_or_default(), u8::from(!answer.is_as_expected))
             }
-            Command::ExplainPod { admin, pod } => print(&explain::pod(admin, &pod).await?),
-            Command::Status { admin, format } => {
-                return Ok(match status::run(admin, format).await {
-                    Ok((text, code)) => {
-                        print(&text);
-                        ExitCode::from(code)
-                    }
-                    Err(error) => {
-                        eprintln!("gce-metadata-proxy: {error}");
-                        ExitCode::from(status::CANNOT_ASK)
-                    }
-                });
-            }
+            Command::ExplainPod { admin, pod } => (explain::pod(admin, &pod).await?, 0),
+            Command::Status { admin, format } => status::run(admin, format).await.unwrap_or_else(|error| {
+                eprintln!("gce-metadata-proxy: {error}");
+                (String::new(), status::CANNOT_ASK)
+            }),
             Command::Check { command, admin, log: (format, levels) } => {
                 logging::start(format, &levels);
-                let (text, code) = check::run(command, admin, first_signal()?).await?;
-                print(&text);
-                return Ok(ExitCode::from(code));
+                check::run(command, admin, first_signal()?).await?
             }
             Command::IdentityDoctor { admin, settings, whose, format } => {
                 let report = operator::doctor::examine(admin, &settings, &whose).await;
-                print(&operator::finding::render(&report, format));
-                return Ok(ExitCode::from(report.exit_code()));
+                (operator::finding::render(&report, format), report.exit_code())
             }
             Command::Redirect { command, metrics_addr, log: (format, levels), startup_taint } => {
                 logging::start(format, &levels);
@@ -98,16 +86,20 @@ fn start(command: Command) -> Outcome<ExitCode> {
                     restored: registry.counter_vec(&table::REDIRECT_RESTORED),
                 };
                 let is_as_wanted = redirect::run(command, metrics, once_installed, first_signal()?).await?;
-                return Ok(if is_as_wanted { ExitCode::SUCCESS } else { ExitCode::FAILURE });
+                (String::new(), u8::from(!is_as_wanted))
             }
             #[cfg(feature = "mock")]
-            Command::Mock(addr) => gce_metadata_proxy::demo::mock(addr, first_signal()?).await?,
+            Command::Mock(addr) => {
+                gce_metadata_proxy::demo::mock(addr, first_signal()?).await?;
+                (String::new(), 0)
+            }
             #[cfg(feature = "mock")]
             Command::Demo(config, with_traffic) => {
                 gce_metadata_proxy::demo::run(config, with_traffic, first_signal()?).await?;
+                (String::new(), 0)
             }
-        }
-        Ok(ExitCode::SUCCESS)
+        };
+        Ok((text, ExitCode::from(code)))
     });
     if is_brief {
         runtime.shutdown_background();
@@ -115,9 +107,21 @@ fn start(command: Command) -> Outcome<ExitCode> {
     outcome
 }
 
-/// Prints to standard output. Ignores errors, because a reader may close the pipe early (`| head`).
-fn print(text: &str) {
-    let _ = io::stdout().write_all(text.as_bytes());
+/// Prints to standard output, and returns the exit code. A reader that closes the pipe early (`| head`) is no error. What a full
+/// disk cut short is one: the first half of a policy is a valid policy that conceals less.
+fn print(text: &str, code: ExitCode) -> ExitCode {
+    let mut stdout = io::stdout().lock();
+    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            // Standard error may be on the same disk, where `eprintln!` would panic.
+            let _ = writeln!(
+                io::stderr(),
+                "gce-metadata-proxy: cannot write to standard output: {error}; what was written is incomplete"
+            );
+            ExitCode::from(cli::OUTPUT_EXIT_CODE)
+        }
+        _ => code,
+    }
 }
 
 fn runtime(threads: usize) -> io::Result<Runtime> {

@@ -21,6 +21,41 @@ async fn bad_usage_names_every_mistake_and_exits_with_64() {
     }
 }
 
+/// Runs it until it exits, with this standard output. Returns the exit code and standard error.
+async fn run_into(stdout: Stdio, args: &[&str]) -> (Option<i32>, String) {
+    let mut binary = Command::new(env!("CARGO_BIN_EXE_gce-metadata-proxy"));
+    let ended = binary.args(args).stdout(stdout).stderr(Stdio::piped()).kill_on_drop(true).spawn().expect("built");
+    let output = ended.wait_with_output().await.expect("it can be waited for");
+    (output.status.code(), String::from_utf8(output.stderr).expect("text"))
+}
+
+/// Commands that print, with their exit codes.
+const PRINTING: [(&[&str], i32); 3] = [
+    (&["policy", "show"], 0),
+    (&["explain", "--expect=conceal", "/computeMetadata/v1/instance/id"], 1),
+    (&["--help"], 0),
+];
+
+/// The first half of a policy is a valid policy that conceals less.
+#[tokio::test]
+async fn output_that_a_full_disk_cuts_short_is_an_error_of_its_own() {
+    for (args, _) in PRINTING {
+        let full = std::fs::OpenOptions::new().write(true).open("/dev/full").expect("Linux has it");
+        let (code, text) = run_into(full.into(), args).await;
+        assert_eq!((code, text.lines().count()), (Some(74), 1), "{args:?}: {text}");
+        assert!(text.contains("No space left on device") && text.contains("is incomplete"), "{args:?}: {text}");
+    }
+}
+
+#[tokio::test]
+async fn a_reader_that_leaves_early_is_no_error() {
+    for (args, expected) in PRINTING {
+        let (reader, writer) = std::io::pipe().expect("a pipe");
+        drop(reader);
+        assert_eq!(run_into(writer.into(), args).await, (Some(expected), String::new()), "{args:?}");
+    }
+}
+
 #[tokio::test]
 async fn a_taken_port_is_one_line_with_the_address_and_a_remedy_and_exits_with_1() {
     let taken = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
