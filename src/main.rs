@@ -85,8 +85,8 @@ fn start(command: Command) -> Outcome<(String, ExitCode)> {
                     spoofed: registry.gauge_vec(&table::REDIRECT_SPOOFED),
                     restored: registry.counter_vec(&table::REDIRECT_RESTORED),
                 };
-                let is_as_wanted = redirect::run(command, metrics, once_installed, first_signal()?).await?;
-                (String::new(), u8::from(!is_as_wanted))
+                let (text, is_as_wanted) = redirect::run(command, metrics, once_installed, first_signal()?).await?;
+                (text, u8::from(!is_as_wanted))
             }
             #[cfg(feature = "mock")]
             Command::Mock(addr) => {

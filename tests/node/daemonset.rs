@@ -1,7 +1,8 @@
 //! The redirect on a node, for the node's pods.
 
+use std::fs::OpenOptions;
 use std::io::ErrorKind;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use crate::namespace::Namespace;
 use crate::process::{BINARY, Ended, Process};
@@ -25,6 +26,7 @@ pub const TESTS: &[Test] = tests![
     what_another_tool_installed_is_in_force,
     the_proxy_itself_can_install_the_redirect,
     what_is_flushed_comes_back,
+    output_that_cannot_be_written_changes_nothing_else,
     without_privileges_it_says_what_is_missing,
     the_capability_net_admin_is_enough,
     what_comes_by_an_uplink_is_not_redirected,
@@ -386,6 +388,26 @@ fn what_comes_by_an_uplink_is_not_redirected() {
         succeeds(&redirect(&world.node, &format!("install --tool {tool} --uplink eth0 --uplink pod2")));
         is_protected(&world.pods[0]);
         is_closed(&world.pods[1], SERVER);
+    }
+}
+
+/// Standard output is a full disk, or a pipe whose reader has left.
+fn output_that_cannot_be_written_changes_nothing_else() {
+    let world = World::new();
+    let full = || OpenOptions::new().write(true).open("/dev/full").expect("Linux has it").into();
+    let left = || std::io::pipe().map(|(_, writer)| writer.into()).expect("a pipe");
+    let run = |stdout: Stdio, command: &str| {
+        let mut binary = world.node.command(BINARY);
+        let output = binary.args(["redirect"]).args(command.split(' ')).stdout(stdout).output().expect("it runs");
+        (output.status.code(), String::from_utf8(output.stderr).expect("text"))
+    };
+    for (command, code) in [("check", 1), ("install --dry-run", 0), ("install", 0), ("check", 0), ("remove", 0)] {
+        assert_eq!(run(left(), command), (Some(code), String::new()), "{command}");
+    }
+    for (command, is_installed) in [("install", true), ("check", true), ("remove", false)] {
+        let (code, text) = run(full(), command);
+        assert_eq!((code, text.lines().count()), (Some(74), 1), "{command}: {text}");
+        assert_eq!(redirect(&world.node, "check").code == Some(0), is_installed, "{command}");
     }
 }
 
