@@ -6,6 +6,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use arc_swap::ArcSwapOption;
 use bytes::Bytes;
+use http::header::{self, HeaderValue};
 use http::{Response, StatusCode};
 use http_body_util::Full;
 use prometheus::IntGaugeVec;
@@ -20,6 +21,9 @@ use telemetry::{Registry, table};
 
 /// Path of [`Standing`]: 200 if this node is ready, otherwise 503.
 pub(super) const READYZ: &str = "/readyz";
+
+/// The `Server` header of each page. The proxy has a page of the same path, which says nothing of what pods reach.
+pub(super) const SERVER: HeaderValue = HeaderValue::from_static("gce-metadata-proxy-check");
 
 /// The pages and the result that they show.
 #[derive(Debug)]
@@ -69,13 +73,15 @@ impl Pages {
     }
 
     pub(super) fn answer(&self, path: &str) -> Response<Full<Bytes>> {
-        match (path, self.last.load().as_ref().map(|last| &last.standing)) {
+        let mut answer = match (path, self.last.load().as_ref().map(|last| &last.standing)) {
             (READYZ, Some(standing)) if standing.is_ready => page(StatusCode::OK, PLAIN_TEXT, &standing.sentence),
             (READYZ, Some(standing)) => page(StatusCode::SERVICE_UNAVAILABLE, PLAIN_TEXT, &standing.sentence),
             (READYZ, None) => page(StatusCode::SERVICE_UNAVAILABLE, PLAIN_TEXT, "the first check is not finished"),
             ("/metrics", _) => pages::metrics(&self.registry),
             _ => page(StatusCode::NOT_FOUND, PLAIN_TEXT, "not found; there are /metrics and /readyz"),
-        }
+        };
+        answer.headers_mut().insert(header::SERVER, SERVER);
+        answer
     }
 }
 
