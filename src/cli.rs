@@ -114,8 +114,8 @@ pub enum Command {
     /// Ask the proxy how it identifies a pod. `admin` is its listener for operators.
     ExplainPod {
         admin: SocketAddr,
-        /// The pod's namespace and name, separated by a slash.
-        pod: String,
+        /// The pod's namespace and name.
+        pod: ::identity::AccountName,
     },
     /// Ask the proxy for its condition. `admin` is its listener for operators.
     Status {
