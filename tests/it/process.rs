@@ -82,6 +82,24 @@ async fn it_serves_until_it_is_told_to_stop_also_when_it_says_nothing() {
     assert_eq!(binary.stderr_to_end().await, "");
 }
 
+/// An address needs up to 256 sockets.
+#[tokio::test]
+async fn too_few_files_are_named_and_a_soft_limit_is_raised_first() {
+    let run = |limit: &str| {
+        let start = format!("ulimit {limit} 100; exec {} \"$@\"", env!("CARGO_BIN_EXE_gce-metadata-proxy"));
+        let mut shell = Command::new("sh");
+        let args = ["--addr=127.0.0.1:0", "--metrics-addr=127.0.0.1:0", "--upstream=none"];
+        Binary::spawn(shell.args(["-c", &start, "sh"]).args(args))
+    };
+    let mut binary = run("-n");
+    assert_eq!(binary.ended().await.code(), Some(1));
+    let text = binary.stderr_to_end().await;
+    let wanted =
+        "(--addr): Too many open files (os error 24); this process may open no more files: raise its hard limit";
+    assert!(text.contains(wanted), "{text}");
+    run("-Sn").stderr_line("serving pods").await;
+}
+
 #[tokio::test]
 async fn a_second_signal_ends_at_once() {
     let mock = upstream().await;
