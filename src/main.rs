@@ -11,7 +11,7 @@ use gce_metadata_proxy::threads;
 use operator::check;
 use operator::explain;
 use operator::pages;
-use proxy::server::drain::Signals;
+use proxy::server::drain::{Signals, ignore_hangups};
 use telemetry::{Registry, logging, table};
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::oneshot;
@@ -134,6 +134,7 @@ fn runtime(threads: usize) -> io::Result<Runtime> {
 /// Serves until a signal starts the drain. A second signal ends the drain early.
 async fn serve(config: Config) -> Outcome<()> {
     let mut signals = Signals::listen()?;
+    let _ignoring = AbortOnDropHandle::new(tokio::spawn(ignore_hangups()?));
     logging::start(config.log.0, &config.log.1);
     let app = App::prepare(config).await?;
     for unknown in cli::unknown_variables() {

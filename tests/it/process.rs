@@ -82,6 +82,18 @@ async fn it_serves_until_it_is_told_to_stop_also_when_it_says_nothing() {
     assert_eq!(binary.stderr_to_end().await, "");
 }
 
+/// Other daemons read their configuration again.
+#[tokio::test]
+async fn sighup_ends_nothing() {
+    let mock = upstream().await;
+    let (mut binary, addr) = Binary::proxy(mock.addr()).await;
+    binary.signal(Signal::HUP);
+    binary.stderr_line("received SIGHUP: ignored").await;
+    assert_eq!(get(addr, "/computeMetadata/v1/instance/cpu-platform").await.status, 200);
+    binary.terminate();
+    assert_eq!(binary.ended().await.code(), Some(0));
+}
+
 /// An address needs up to 256 sockets.
 #[tokio::test]
 async fn too_few_files_are_named_and_a_soft_limit_is_raised_first() {
