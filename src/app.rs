@@ -90,12 +90,10 @@ impl App {
         if share {
             doors::want_migration();
         }
-        let cannot = |addr, flag| move |error| StartError::Listen { addr, flag, error };
         let is_successor =
             share && config.identity.is_some() && doors::served(&config).into_iter().any(server::is_taken);
         let doors = if is_successor { Vec::new() } else { doors::open(&config)? };
-        let addr = config.metrics_addr;
-        let admin = server::bind(addr, share).map_err(cannot(addr, "--metrics-addr"))?;
+        let admin = operator::pages::bind(config.metrics_addr, share, "--metrics-addr")?;
         let identity = config.identity.as_ref();
         let sandboxes = identity.map(|settings| Sandboxes::open(&settings.host_proc)).transpose()?;
         let scans = sandboxes.map(Scans::start).transpose().map_err(StartError::Thread)?;

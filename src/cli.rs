@@ -42,6 +42,10 @@ pub use serve::flags;
 /// Exit code for a usage error: `EX_USAGE` in BSD's sysexits. A supervisor need not retry.
 pub const USAGE_EXIT_CODE: u8 = 64;
 
+/// Exit code if the output cannot be written: `EX_IOERR` in BSD's sysexits. No command gives it another meaning, as `check` does
+/// to 1 and 2.
+pub const OUTPUT_EXIT_CODE: u8 = 74;
+
 /// The flags of the proxy, or a subcommand with its own.
 #[derive(Debug, Parser)]
 #[command(name = "gce-metadata-proxy", version, about, long_about = LONG_ABOUT, max_term_width = 100)]
@@ -92,7 +96,7 @@ const AFTER_HELP: &str = "\
 Flags can also be set through the environment variables shown; the command line takes precedence. Separate list \
 values with commas. Flags with a single dash, as in Go (-addr=HOST:PORT), are accepted.
 
-Exit codes: 0 after SIGTERM or SIGINT, 64 for a usage error, 1 if the proxy cannot start (for example because a \
+Exit codes: 0 after SIGTERM or SIGINT, 64 for a usage error, 74 if a command's output cannot be written, 1 if the proxy cannot start (for example because a \
 port is in use) or if a second signal ends the drain early.";
 
 /// The command to run.
@@ -110,8 +114,8 @@ pub enum Command {
     /// Ask the proxy how it identifies a pod. `admin` is its listener for operators.
     ExplainPod {
         admin: SocketAddr,
-        /// The pod's namespace and name, separated by a slash.
-        pod: String,
+        /// The pod's namespace and name.
+        pod: ::identity::AccountName,
     },
     /// Ask the proxy for its condition. `admin` is its listener for operators.
     Status {

@@ -13,7 +13,7 @@ use operator::check;
 use operator::explain::{self, Question};
 use operator::pages;
 use operator::startup_taint::StartupTaint;
-use proxy::server::drain::Signals;
+use proxy::server::drain::{Signals, ignore_hangups};
 use telemetry::Registry;
 use telemetry::logging::{self, Format};
 use tokio::runtime::{Builder, Runtime};
@@ -23,17 +23,14 @@ use tokio_util::task::AbortOnDropHandle;
 fn main() -> ExitCode {
     let command = match cli::parse(std::env::args_os()) {
         Ok(command) => command,
-        Err(Stop::Shown(text)) => {
-            print(&text);
-            return ExitCode::SUCCESS;
-        }
+        Err(Stop::Shown(text)) => return print(&text, ExitCode::SUCCESS),
         Err(Stop::Usage(text)) => {
             eprint!("{text}");
             return ExitCode::from(cli::USAGE_EXIT_CODE);
         }
     };
     match start(command) {
-        Ok(code) => code,
+        Ok((text, code)) => print(&text, code),
         Err(error) => {
             eprintln!("gce-metadata-proxy: {error}");
             ExitCode::FAILURE
@@ -43,33 +40,31 @@ fn main() -> ExitCode {
 
 type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
 
-fn start(command: Command) -> Outcome<ExitCode> {
+/// Runs the command. Returns the text for standard output, and the exit code.
+fn start(command: Command) -> Outcome<(String, ExitCode)> {
     let runtime = runtime(threads::count())?;
     // A resolver that hangs must not hold up the result.
     let is_brief = matches!(command, Command::Check { .. } | Command::IdentityDoctor { .. });
-    let outcome = runtime.block_on(run(command));
+    let outcome = runtime.block_on(run(command)).map(|(text, code)| (text, ExitCode::from(code)));
     if is_brief {
         runtime.shutdown_background();
     }
     outcome
 }
 
-async fn run(command: Command) -> Outcome<ExitCode> {
+async fn run(command: Command) -> Outcome<(String, u8)> {
     match command {
         Command::Serve(config) => serve(config).await?,
         Command::Ask { question, proxy } => return ask(&question, proxy).await,
-        Command::ExplainPod { admin, pod } => print(&explain::pod(admin, &pod).await?),
+        Command::ExplainPod { admin, pod } => return Ok((explain::pod(admin, &pod).await?, 0)),
         Command::Status { admin, format } => return Ok(show_status(admin, format).await),
         Command::Check { command, admin, log: (format, levels) } => {
             logging::start(format, &levels);
-            let (text, code) = check::run(command, admin, first_signal()?).await?;
-            print(&text);
-            return Ok(ExitCode::from(code));
+            return Ok(check::run(command, admin, first_signal()?).await?);
         }
         Command::IdentityDoctor { admin, settings, whose, format } => {
             let report = operator::doctor::examine(admin, &settings, &whose).await;
-            print(&operator::finding::render(&report, format));
-            return Ok(ExitCode::from(report.exit_code()));
+            return Ok((operator::finding::render(&report, format), report.exit_code()));
         }
         Command::Redirect { command, metrics_addr, log: (format, levels), startup_taint } => {
             logging::start(format, &levels);
@@ -82,38 +77,30 @@ async fn run(command: Command) -> Outcome<ExitCode> {
             gce_metadata_proxy::demo::run(config, with_traffic, first_signal()?).await?;
         }
     }
-    Ok(ExitCode::SUCCESS)
+    Ok((String::new(), 0))
 }
 
-async fn ask(question: &Question, proxy: Option<SocketAddr>) -> Outcome<ExitCode> {
+async fn ask(question: &Question, proxy: Option<SocketAddr>) -> Outcome<(String, u8)> {
     let answer = question.answer()?;
-    print(&answer.text);
-    if let Some(admin) = proxy
-        && let Some(line) = question.beside(admin).await
-    {
-        print(&line);
-    }
-    Ok(if answer.is_as_expected { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    let beside = match proxy {
+        Some(admin) => question.beside(admin).await,
+        None => None,
+    };
+    Ok((answer.text + &beside.unwrap_or_default(), u8::from(!answer.is_as_expected)))
 }
 
-async fn show_status(admin: SocketAddr, format: Format) -> ExitCode {
-    match status::run(admin, format).await {
-        Ok((text, code)) => {
-            print(&text);
-            ExitCode::from(code)
-        }
-        Err(error) => {
-            eprintln!("gce-metadata-proxy: {error}");
-            ExitCode::from(status::CANNOT_ASK)
-        }
-    }
+async fn show_status(admin: SocketAddr, format: Format) -> (String, u8) {
+    status::run(admin, format).await.unwrap_or_else(|error| {
+        eprintln!("gce-metadata-proxy: {error}");
+        (String::new(), status::CANNOT_ASK)
+    })
 }
 
 async fn redirect(
     command: redirect::Command,
     metrics_addr: Option<SocketAddr>,
     startup_taint: Option<StartupTaint>,
-) -> Outcome<ExitCode> {
+) -> Outcome<(String, u8)> {
     let once_installed = async |redirect: redirect::Redirect| {
         if let Some(taint) = startup_taint {
             taint.remove(async || redirect.is_installed().await).await;
@@ -123,13 +110,26 @@ async fn redirect(
     let serve = |addr| pages::serve_metrics(addr, "--keeper-metrics-addr", registry.clone());
     // In a task of its own: a port that is taken must not keep the rules from being installed.
     let _serving = metrics_addr.map(|addr| AbortOnDropHandle::new(tokio::spawn(serve(addr))));
-    let is_as_wanted = redirect::run(command, redirect_metrics(&registry), once_installed, first_signal()?).await?;
-    Ok(if is_as_wanted { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    let (text, is_as_wanted) =
+        redirect::run(command, redirect_metrics(&registry), once_installed, first_signal()?).await?;
+    Ok((text, u8::from(!is_as_wanted)))
 }
 
-/// Prints to standard output. Ignores errors, because a reader may close the pipe early (`| head`).
-fn print(text: &str) {
-    let _ = io::stdout().write_all(text.as_bytes());
+/// Prints to standard output, and returns the exit code. A reader that closes the pipe early (`| head`) is no error. What a full
+/// disk cut short is one: the first half of a policy is a valid policy that conceals less.
+fn print(text: &str, code: ExitCode) -> ExitCode {
+    let mut stdout = io::stdout().lock();
+    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            // Standard error may be on the same disk, where `eprintln!` would panic.
+            let _ = writeln!(
+                io::stderr(),
+                "gce-metadata-proxy: cannot write to standard output: {error}; what was written is incomplete"
+            );
+            ExitCode::from(cli::OUTPUT_EXIT_CODE)
+        }
+        _ => code,
+    }
 }
 
 fn runtime(threads: usize) -> io::Result<Runtime> {
@@ -142,6 +142,7 @@ fn runtime(threads: usize) -> io::Result<Runtime> {
 /// Serves until a signal starts the drain. A second signal ends the drain early.
 async fn serve(config: Config) -> Outcome<()> {
     let mut signals = Signals::listen()?;
+    let _ignoring = AbortOnDropHandle::new(tokio::spawn(ignore_hangups()?));
     logging::start(config.log.0, &config.log.1);
     let app = App::prepare(config).await?;
     for unknown in cli::unknown_variables() {

@@ -156,8 +156,10 @@ class Flags(unittest.TestCase):
             canaries += 1
             with self.subTest(where):
                 asked = container["readinessProbe"]["exec"]["command"]
-                self.assertIn("--last", asked)
-                ip, port = value(asked, "--metrics-addr").split(":")
+                self.assertEqual(asked[1:], ["check", "--last"])
+                # As a variable, `check --last` by hand in the container knows it, too.
+                [addr] = [one["value"] for one in container["env"] if one["name"] == "METADATA_PROXY_METRICS_ADDR"]
+                ip, port = addr.split(":")
                 serving = value(container["args"], "--metrics-addr")
                 self.assertIn((ip, serving), [("127.0.0.1", f"127.0.0.1:{port}"), ("127.0.0.1", f"0.0.0.0:{port}")])
         self.assertGreater(canaries, 0)

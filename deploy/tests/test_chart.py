@@ -111,12 +111,12 @@ class Chart(unittest.TestCase):
         # Not arguments: `redirect check` by hand in the container must know them, too.
         self.assertEqual(values_of(redirect), {"METADATA_PROXY_REDIRECT_TO": ",".join(to)})
 
-    def test_what_is_run_in_a_proxys_container_finds_the_proxy(self):
+    def test_what_is_run_in_a_container_finds_its_process(self):
         others = 0
         for where, _, container in rendered.containers():
             args = container["args"]
             served = [one.removeprefix("--metrics-addr=") for one in args if one.startswith("--metrics-addr=")]
-            if container["name"] == "canary" or args[0] in ("redirect", "mock") or not served:
+            if args[0] in ("redirect", "mock") or not served:
                 continue
             port = served[0].rsplit(":", 1)[1]
             if port != "989":
@@ -177,7 +177,7 @@ class Chart(unittest.TestCase):
                 containers = {one["name"]: one for one in self.pod(*given)["containers"]}
                 [canary] = self.pod(*given, of="gce-metadata-proxy-canary")["containers"]
                 self.assertEqual(values_of(containers["redirect"]), redirects)
-                self.assertEqual(values_of(canary), canarys)
+                self.assertEqual(values_of(canary), {"METADATA_PROXY_METRICS_ADDR": "127.0.0.1:8989"} | canarys)
                 # It would not know the environment of another container.
                 self.assertNotIn("env", containers["proxy"])
 
@@ -277,7 +277,8 @@ class Chart(unittest.TestCase):
         for container in (proxy, redirect):
             self.assertEqual(values_of(container)["METADATA_PROXY_METRICS_ADDR"], "127.0.0.1:1989")
         self.assertIn("--metrics-addr=0.0.0.0:9999", canary["args"])
-        self.assertIn("--metrics-addr=127.0.0.1:9999", canary["readinessProbe"]["exec"]["command"])
+        self.assertEqual(canary["readinessProbe"]["exec"]["command"][1:], ["check", "--last"])
+        self.assertEqual(values_of(canary)["METADATA_PROXY_METRICS_ADDR"], "127.0.0.1:9999")
         monitors = [one for one in rendered.helm(*given) if one["kind"] == "PodMonitor"]
         scraped = [
             rule["replacement"]

@@ -182,7 +182,8 @@ fn set_levels(query: Option<&str>, peer: SocketAddr) -> Page {
     match levels.parse::<Levels>() {
         Ok(parsed) if logging::change(&parsed) => {
             tracing::warn!(target: logging::CHANGES, %peer, levels = %parsed, "log levels changed");
-            text(StatusCode::OK, format!("{parsed}\n"))
+            let lines = [Some(parsed.to_string()), parsed.doubt()];
+            text(StatusCode::OK, lines.into_iter().flatten().map(|line| line + "\n").collect::<String>())
         }
         Ok(_) => text(StatusCode::CONFLICT, "This process does not log.\n"),
         Err(LevelsError) => text(StatusCode::BAD_REQUEST, format!("Expected {}.\n", LevelsError::EXPECTED)),

@@ -3,19 +3,23 @@
 use std::fs;
 use std::net::SocketAddr;
 
+use super::files;
 use super::start_error::StartError;
 use crate::config::Config;
+use operator::pages::ListenError;
 use proxy::server::{self, Door, Listen};
 
-/// Opens the doors for each address for pods.
+/// Opens the doors for each address for pods, which are files, too: first the limit of open files is raised.
 pub(super) fn open(config: &Config) -> Result<Vec<Vec<Door>>, StartError> {
-    let bind = |(addr, how)| {
-        server::bind_queues(addr, how).map_err(|error| StartError::Listen { addr, flag: "--addr", error })
-    };
     let may_come = |addr: SocketAddr| redirect::is_added(addr.ip());
     let has_ipv6 = redirect::has_ipv6();
     let is_used = |addr: SocketAddr| addr.is_ipv4() || has_ipv6 || !may_come(addr);
-    Listen::on(&served(config), config.reuse_port, may_come, is_used).into_iter().map(bind).collect()
+    let wanted = Listen::on(&served(config), config.reuse_port, may_come, is_used);
+    let queues = wanted.iter().map(|(_, how)| how.queues).sum::<usize>();
+    files::want(queues + config.max_connections + config.max_in_flight + config.max_hanging);
+    let bind =
+        |(addr, how)| server::bind_queues(addr, how).map_err(|error| ListenError { addr, flag: "--addr", error });
+    Ok(wanted.into_iter().map(bind).collect::<Result<_, _>>()?)
 }
 
 /// The addresses for pods. The redirect sends them to that for IPv6 once the node has IPv6, which may be later; where the kernel has

@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use tokio::task::JoinSet;
 
-use super::files;
 use crate::admin::Admin;
 use crate::shared::Shared;
 use crate::stack;
@@ -14,11 +13,8 @@ use proxy::server::{Bodies, Door, Drain, Server};
 
 /// Accepts pods' connections until the drain begins.
 pub(super) fn serve_pods(doors: Vec<Vec<Door>>, shared: &Arc<Shared>, accepting: &mut JoinSet<()>) {
-    let config = &shared.config;
-    let open = doors.iter().map(Vec::len).sum::<usize>();
-    files::want(open + config.max_connections + config.max_in_flight + config.max_hanging);
     let stacks = Arc::new(stack::assemble(Arc::clone(shared)));
-    let federation = config.identity.as_ref().and_then(|identity| identity.federation.as_ref());
+    let federation = shared.config.identity.as_ref().and_then(|identity| identity.federation.as_ref());
     let bodies = federation.is_some_and(|federation| federation.bound_tokens).then(Arc::<Bodies>::default);
     doors.iter().filter_map(|doors| doors.first()).for_each(|door| announce(door, "serving pods"));
     for (number, door) in doors.into_iter().flatten().enumerate() {

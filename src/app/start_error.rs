@@ -6,21 +6,15 @@ use std::time::Duration;
 
 use http_client::secure::CaError;
 use identity::pods::ProcError;
+use operator::pages::ListenError;
 use proxy::policy::LoadError;
 
 /// Why the proxy could not start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// An address cannot be bound.
-    #[error("cannot listen on {addr} ({flag}): {error}; {}", remedy(.error))]
-    Listen {
-        /// The address.
-        addr: SocketAddr,
-        /// The flag that specifies it.
-        flag: &'static str,
-        /// The operating system's error.
-        error: io::Error,
-    },
+    #[error(transparent)]
+    Listen(#[from] ListenError),
     /// There is no address for pods.
     #[error(
         "none of --addr can be served here: {}. Give an IPv4 address, or turn on IPv6 in the node's kernel",
@@ -58,15 +52,4 @@ pub(super) const SUCCESSION: Duration = Duration::from_secs(8);
 
 fn listed(addrs: &[SocketAddr]) -> String {
     addrs.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
-}
-
-fn remedy(error: &io::Error) -> &'static str {
-    match error.kind() {
-        io::ErrorKind::AddrInUse => "stop the process that uses it, or choose another address",
-        io::ErrorKind::PermissionDenied => {
-            "a port below 1024 requires root or CAP_NET_BIND_SERVICE; grant it, or choose a higher port"
-        }
-        io::ErrorKind::AddrNotAvailable => "choose an address of this machine",
-        _ => "choose another address",
-    }
 }

@@ -179,7 +179,7 @@ syntax! {
     NodeName => Self, |text: &str| text.parse().ok(), "the name of a node as `kubectl get nodes` prints it";
     PodUid => Self, PodUid::parse, "the UID of this pod (downward API: metadata.uid)";
     // Also used for the name of another object in a namespace.
-    AccountName => Self, AccountName::parse, "NAMESPACE/ACCOUNT, such as kube-system/fluentbit";
+    AccountName => Self, AccountName::parse, "NAMESPACE/NAME, such as kube-system/fluentbit";
 }
 
 #[cfg(test)]
@@ -249,9 +249,9 @@ mod tests {
             ),
             ("--node-name=Node_1", "--node-name: \"Node_1\" is not valid; expected the name of a node"),
             (&format!("{ON} --attest=api"), "--attest: \"api\" is not valid; expected prefer or kernel"),
-            (&format!("{ON} --passthrough=a"), "--passthrough: \"a\" is not valid; expected NAMESPACE/ACCOUNT"),
+            (&format!("{ON} --passthrough=a"), "--passthrough: \"a\" is not valid; expected NAMESPACE/NAME"),
             (&format!("{ON} --impersonate-node=no"), "--impersonate-node: \"no\" is not valid; expected true or false"),
-            (&format!("{ON} --passthrough=A/b"), "--passthrough: \"A/b\" is not valid; expected NAMESPACE/ACCOUNT"),
+            (&format!("{ON} --passthrough=A/b"), "--passthrough: \"A/b\" is not valid; expected NAMESPACE/NAME"),
         ] {
             let said = mistakes(line);
             assert!(said.contains(expected), "{line}: {said}");

@@ -9,6 +9,7 @@ use super::flag::Flag;
 use super::given::{Given, Mistakes, syntax};
 use super::repeated::{Repeated, repeated};
 use super::syntax::{self, Choice};
+use identity::AccountName;
 use operator::explain::{Expected, Question};
 use proxy::policy::{self, BuiltIn, Recursive, Source};
 
@@ -62,7 +63,7 @@ pub(super) struct ExplainArgs {
 
     /// Instead of a URL, explain how the proxy on this machine (at --metrics-addr) identifies a pod
     #[arg(long, value_name = "NAMESPACE/NAME", conflicts_with = "url")]
-    pod: Option<String>,
+    pod: Option<Given<AccountName>>,
 
     /// Exit with 1 if the policy decides otherwise, or if the URL is invalid: for tests of a policy
     #[arg(long, value_name = syntax::names::<Expected>(), conflicts_with = "pod")]
@@ -80,7 +81,8 @@ impl ExplainArgs {
     pub(super) fn resolve(self, policy: ChoiceArgs, admin: AdminArgs, mistakes: &mut Mistakes) -> Option<Command> {
         let admin = self.admin.over(admin).resolve(mistakes);
         if let Some(pod) = self.pod {
-            return Some(Command::ExplainPod { admin: admin?, pod });
+            let pod = mistakes.value(pod);
+            return Some(Command::ExplainPod { admin: admin?, pod: pod? });
         }
         let (policy, expected) = (self.policy.over(policy).resolve(mistakes), mistakes.optional(self.expect));
         // A test of a policy does not depend on what runs here.

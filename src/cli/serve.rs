@@ -150,6 +150,14 @@ impl ServeArgs {
                  operators; give one of them another port"
             ));
         }
+        for (place, one) in config.addrs.iter().enumerate() {
+            // Those that the kernel would refuse as the address of another process, which is this one.
+            let is_again =
+                |other: &&SocketAddr| *other == one && one.port() != 0 || !config.reuse_port && collide(*one, **other);
+            if let Some(other) = config.addrs[..place].iter().find(is_again) {
+                mistakes.add(format!("--addr {other} and --addr {one} are one address: leave one of them out"));
+            }
+        }
         Some(config)
     }
 }

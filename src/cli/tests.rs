@@ -89,6 +89,21 @@ fn pods_and_operators_have_no_address_in_common() {
             serve(&line);
         }
     }
+    for (line, is_twice) in [
+        ("--addr 127.0.0.1:1 --addr 127.0.0.1:1", true),
+        ("--addr 127.0.0.1:1 --addr 127.0.0.1:1 --reuse-port", true),
+        ("--addr 127.0.0.1:1,127.0.0.1:2,0.0.0.0:1", true),
+        ("--addr 127.0.0.1:1 --addr 0.0.0.0:1 --reuse-port", false),
+        ("--addr 127.0.0.1:1 --addr 127.0.0.2:1", false),
+        ("--addr 127.0.0.1:0 --addr 127.0.0.1:0", false),
+    ] {
+        if is_twice {
+            let text = mistakes(line);
+            assert!(text.contains("--addr 127.0.0.1:1 and --addr") && text.lines().count() == 2, "{line}: {text}");
+        } else {
+            serve(line);
+        }
+    }
     // A command that serves nobody has no such mistake.
     assert!(parse_line("--addr 127.0.0.1:1 status --metrics-addr 127.0.0.1:1").is_ok());
 }

@@ -128,6 +128,11 @@ mod tests {
             ),
             ("policy show nosuch", "unexpected argument 'nosuch' found\nTry 'gce-metadata-proxy policy show --help'."),
             (
+                "explain --pod=ab",
+                "--pod: \"ab\" is not valid; expected NAMESPACE/NAME, such as kube-system/fluentbit\n\
+                 Try 'gce-metadata-proxy explain --help'.",
+            ),
+            (
                 "explain /a --pod=b/c",
                 "the argument '[URL]' cannot be used with '--pod <NAMESPACE/NAME>'\n\
                  Try 'gce-metadata-proxy explain --help'.",

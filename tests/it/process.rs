@@ -21,6 +21,41 @@ async fn bad_usage_names_every_mistake_and_exits_with_64() {
     }
 }
 
+/// Runs it until it exits, with this standard output. Returns the exit code and standard error.
+async fn run_into(stdout: Stdio, args: &[&str]) -> (Option<i32>, String) {
+    let mut binary = Command::new(env!("CARGO_BIN_EXE_gce-metadata-proxy"));
+    let ended = binary.args(args).stdout(stdout).stderr(Stdio::piped()).kill_on_drop(true).spawn().expect("built");
+    let output = ended.wait_with_output().await.expect("it can be waited for");
+    (output.status.code(), String::from_utf8(output.stderr).expect("text"))
+}
+
+/// Commands that print, with their exit codes.
+const PRINTING: [(&[&str], i32); 3] = [
+    (&["policy", "show"], 0),
+    (&["explain", "--expect=conceal", "/computeMetadata/v1/instance/id"], 1),
+    (&["--help"], 0),
+];
+
+/// The first half of a policy is a valid policy that conceals less.
+#[tokio::test]
+async fn output_that_a_full_disk_cuts_short_is_an_error_of_its_own() {
+    for (args, _) in PRINTING {
+        let full = std::fs::OpenOptions::new().write(true).open("/dev/full").expect("Linux has it");
+        let (code, text) = run_into(full.into(), args).await;
+        assert_eq!((code, text.lines().count()), (Some(74), 1), "{args:?}: {text}");
+        assert!(text.contains("No space left on device") && text.contains("is incomplete"), "{args:?}: {text}");
+    }
+}
+
+#[tokio::test]
+async fn a_reader_that_leaves_early_is_no_error() {
+    for (args, expected) in PRINTING {
+        let (reader, writer) = std::io::pipe().expect("a pipe");
+        drop(reader);
+        assert_eq!(run_into(writer.into(), args).await, (Some(expected), String::new()), "{args:?}");
+    }
+}
+
 #[tokio::test]
 async fn a_taken_port_is_one_line_with_the_address_and_a_remedy_and_exits_with_1() {
     let taken = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
@@ -45,6 +80,36 @@ async fn it_serves_until_it_is_told_to_stop_also_when_it_says_nothing() {
     binary.terminate();
     assert_eq!(binary.ended().await.code(), Some(0));
     assert_eq!(binary.stderr_to_end().await, "");
+}
+
+/// Other daemons read their configuration again.
+#[tokio::test]
+async fn sighup_ends_nothing() {
+    let mock = upstream().await;
+    let (mut binary, addr) = Binary::proxy(mock.addr()).await;
+    binary.signal(Signal::HUP);
+    binary.stderr_line("received SIGHUP: ignored").await;
+    assert_eq!(get(addr, "/computeMetadata/v1/instance/cpu-platform").await.status, 200);
+    binary.terminate();
+    assert_eq!(binary.ended().await.code(), Some(0));
+}
+
+/// An address needs up to 256 sockets.
+#[tokio::test]
+async fn too_few_files_are_named_and_a_soft_limit_is_raised_first() {
+    let run = |limit: &str| {
+        let start = format!("ulimit {limit} 100; exec {} \"$@\"", env!("CARGO_BIN_EXE_gce-metadata-proxy"));
+        let mut shell = Command::new("sh");
+        let args = ["--addr=127.0.0.1:0", "--metrics-addr=127.0.0.1:0", "--upstream=none"];
+        Binary::spawn(shell.args(["-c", &start, "sh"]).args(args))
+    };
+    let mut binary = run("-n");
+    assert_eq!(binary.ended().await.code(), Some(1));
+    let text = binary.stderr_to_end().await;
+    let wanted =
+        "(--addr): Too many open files (os error 24); this process may open no more files: raise its hard limit";
+    assert!(text.contains(wanted), "{text}");
+    run("-Sn").stderr_line("serving pods").await;
 }
 
 #[tokio::test]

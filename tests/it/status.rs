@@ -235,3 +235,14 @@ async fn a_proxy_that_does_not_answer_is_not_said_to_be_well() {
     assert_eq!((code, text.as_str()), (Some(2), ""));
     assert!(error.contains("cannot reach the proxy at 127.0.0.1:9 (--metrics-addr)"), "{error}");
 }
+
+/// The proxy has `/readyz`, too, which would be an all-clear about what nobody checked.
+#[tokio::test]
+async fn the_proxy_is_not_taken_for_the_canary() {
+    let proxy = Proxy::start(upstream().await.addr()).await;
+    let addr = proxy.metrics_addr.to_string();
+    let (code, text, _) = Binary::output(&["check", "--last", "--metrics-addr", &addr]).await;
+    assert_eq!((code, text.lines().count()), (Some(1), 1), "{text}");
+    assert!(text.contains(&format!("no 'check --interval' answers at {addr}")) && text.contains("canary's"), "{text}");
+    proxy.stop().await;
+}

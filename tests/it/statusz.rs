@@ -176,6 +176,10 @@ async fn log_levels_can_be_changed_and_tell_each_request() {
     {
         assert!(line.contains(told), "{told} is missing from {line}");
     }
+    let misspelt = put(metrics_addr, "/loglevel?levels=info,nosuch_module=debug").await;
+    assert_eq!((misspelt.status, misspelt.body.lines().count()), (200, 2), "{}", misspelt.body);
+    assert!(misspelt.body.contains("No module of this program is named nosuch_module"), "{}", misspelt.body);
+    binary.stderr_line("log levels changed").await;
     assert_eq!(put(metrics_addr, "/loglevel?levels=off").await.status, 200);
     let line = binary.stderr_line("log levels changed").await;
     assert!(line.contains("levels=off") && line.contains("peer=127.0.0.1:"), "{line}");

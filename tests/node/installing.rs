@@ -1,5 +1,8 @@
 //! Who can install the redirect on a node, and keeps it installed.
 
+use std::fs::OpenOptions;
+use std::process::Stdio;
+
 use crate::process::{BINARY, Ended, Process};
 use crate::support::needs::{Test, tests};
 use crate::world::{SERVER, WAYS_ROUND, World, eventually, is_closed, is_protected, redirect, succeeds};
@@ -9,6 +12,7 @@ pub const TESTS: &[Test] = tests![
     what_another_tool_installed_is_in_force,
     the_proxy_itself_can_install_the_redirect,
     what_is_flushed_comes_back,
+    output_that_cannot_be_written_changes_nothing_else,
     a_rule_of_others_that_comes_first_is_put_behind,
     without_privileges_it_says_what_is_missing,
     the_capability_net_admin_is_enough,
@@ -116,4 +120,24 @@ fn the_capability_net_admin_is_enough() {
         world.node.sh(&format!("{NET_ADMIN_ALONE} {BINARY} redirect {command}"));
     }
     is_protected(&world.pods[0]);
+}
+
+/// Standard output is a full disk, or a pipe whose reader has left.
+fn output_that_cannot_be_written_changes_nothing_else() {
+    let world = World::new();
+    let full = || OpenOptions::new().write(true).open("/dev/full").expect("Linux has it").into();
+    let left = || std::io::pipe().map(|(_, writer)| writer.into()).expect("a pipe");
+    let run = |stdout: Stdio, command: &str| {
+        let mut binary = world.node.command(BINARY);
+        let output = binary.args(["redirect"]).args(command.split(' ')).stdout(stdout).output().expect("it runs");
+        (output.status.code(), String::from_utf8(output.stderr).expect("text"))
+    };
+    for (command, code) in [("check", 1), ("install --dry-run", 0), ("install", 0), ("check", 0), ("remove", 0)] {
+        assert_eq!(run(left(), command), (Some(code), String::new()), "{command}");
+    }
+    for (command, is_installed) in [("install", true), ("check", true), ("remove", false)] {
+        let (code, text) = run(full(), command);
+        assert_eq!((code, text.lines().count()), (Some(74), 1), "{command}: {text}");
+        assert_eq!(redirect(&world.node, "check").code == Some(0), is_installed, "{command}");
+    }
 }

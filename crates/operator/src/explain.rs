@@ -11,7 +11,7 @@ use serde::de::IgnoredAny;
 
 use crate::ask::{self, AskError};
 use crate::finding::clean;
-use identity::Whois;
+use identity::{AccountName, Whois};
 use protocol::metadata::headers::{GOOGLE, METADATA_FLAVOR};
 use protocol::metadata::host::AllowedHosts;
 use protocol::metadata::query::Param;
@@ -178,8 +178,8 @@ impl Running {
 }
 
 /// Asks the proxy at this address for operators how it identifies a pod.
-pub async fn pod(admin: SocketAddr, pod: &str) -> Result<String, AskError> {
-    ask(admin, &[("pod", pod)]).await
+pub async fn pod(admin: SocketAddr, pod: &AccountName) -> Result<String, AskError> {
+    ask(admin, &[("pod", &pod.to_string())]).await
 }
 
 /// Like [`pod`], with a machine-readable answer.

@@ -10,6 +10,7 @@ use bytes::Bytes;
 use http::header::{self, HeaderValue};
 use http::{Request, Response, StatusCode};
 use http_body_util::Full;
+use rustix::io::Errno;
 use tokio::time::sleep;
 
 use proxy::reply::PLAIN_TEXT;
@@ -22,16 +23,34 @@ pub type Page = Response<Full<Bytes>>;
 /// Maximum connections to the listener for operators. Its clients are few: a scraper, the kubelet and operators.
 pub const MAX_ADMIN_CONNECTIONS: usize = 32;
 
-/// The address for operators cannot be bound.
+/// An address cannot be bound.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot listen on {addr} ({flag}): {error}; choose another address")]
+#[error("cannot listen on {addr} ({flag}): {error}; {}", remedy(.error))]
 pub struct ListenError {
-    addr: SocketAddr,
-    flag: &'static str,
-    error: io::Error,
+    pub addr: SocketAddr,
+    /// The flag that specifies the address.
+    pub flag: &'static str,
+    pub error: io::Error,
 }
 
-/// Listens on the address that this flag specifies. `share`: another process may listen on it too, as in a rolling update
+fn remedy(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::AddrInUse => "stop the process that uses it, or choose another address",
+        io::ErrorKind::PermissionDenied => {
+            "a port below 1024 requires root or CAP_NET_BIND_SERVICE; grant it, or choose a higher port"
+        }
+        io::ErrorKind::AddrNotAvailable => "choose an address of this machine",
+        _ => match Errno::from_io_error(error) {
+            Some(Errno::MFILE) => "this process may open no more files: raise its hard limit (ulimit -Hn)",
+            Some(Errno::NFILE) => {
+                "no process of this machine can open more files: raise fs.file-max, or find which one holds them"
+            }
+            _ => "choose another address",
+        },
+    }
+}
+
+/// Listens on the address for operators that this flag specifies. `share`: another process may listen on it too, as in a rolling update
 /// on the node's network.
 pub fn bind(addr: SocketAddr, share: bool, flag: &'static str) -> Result<Door, ListenError> {
     server::bind(addr, share).map_err(|error| ListenError { addr, flag, error })

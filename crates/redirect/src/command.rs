@@ -29,7 +29,7 @@ pub enum CommandError {
     Rules(#[from] Error),
 }
 
-/// Runs the command and reports on standard output. Returns whether the rules are as requested.
+/// Runs the command. Returns the text to print, and whether the rules are as requested.
 ///
 /// [`Command::Keep`] keeps these metrics, and runs `once_installed` concurrently when the rules are
 /// installed.
@@ -38,17 +38,14 @@ pub async fn run<F: Future<Output = ()>>(
     metrics: Metrics,
     once_installed: impl FnOnce(Redirect) -> F,
     stop: impl Future<Output = ()>,
-) -> Result<bool, CommandError> {
+) -> Result<(String, bool), CommandError> {
+    let mut lines = Vec::new();
     match command {
         Command::Install(redirect) => {
             let Installed { tool, .. } = redirect.install().await?;
-            println!("redirect installed with {tool}; it stays until 'redirect remove'");
-            if let Some(left_out) = redirect.left_out() {
-                println!("{left_out}");
-            }
-            if let Some(doubt) = redirect.spoofed().doubt() {
-                println!("{doubt}");
-            }
+            lines.push(format!("redirect installed with {tool}; it stays until 'redirect remove'"));
+            lines.extend(redirect.left_out());
+            lines.extend(redirect.spoofed().doubt());
         }
         Command::Keep(redirect) => {
             tokio::select! {
@@ -56,19 +53,25 @@ pub async fn run<F: Future<Output = ()>>(
                 () = stop => tracing::info!("exiting; the rules stay until 'redirect remove'"),
             }
         }
-        Command::Print(redirect) => print!("{}", redirect.text().await?),
+        Command::Print(redirect) => return Ok((redirect.text().await?, true)),
         Command::Remove => {
-            for tool in remove().await? {
-                println!("redirect removed from {tool}");
-            }
-            println!(
+            lines.extend(remove().await?.into_iter().map(|tool| format!("redirect removed from {tool}")));
+            lines.push(
                 "if this node has gce-metadata-redirect.service, which loads the rules at each start, disable it, too: it would close \
                  pods again"
+                    .to_owned(),
             );
         }
-        Command::Check(redirect) => return Ok(report(&redirect).await?),
+        Command::Check(redirect) => {
+            let (lines, is_installed) = report(&redirect).await?;
+            return Ok((text(&lines), is_installed));
+        }
     }
-    Ok(true)
+    Ok((text(&lines), true))
+}
+
+fn text(lines: &[String]) -> String {
+    lines.iter().flat_map(|line| [line, "\n"]).collect()
 }
 
 async fn keep<F: Future<Output = ()>>(
@@ -102,33 +105,29 @@ fn spoofing_doubt(is_dropped: bool, now: &Spoofed) -> Option<String> {
     }
 }
 
-/// Prints the state and advice. Returns whether the redirect is installed.
-async fn report(redirect: &Redirect) -> Result<bool, Error> {
+/// State and advice, a line each. Returns whether the redirect is installed.
+async fn report(redirect: &Redirect) -> Result<(Vec<String>, bool), Error> {
     let Found { state, is_dropped } = redirect.found().await?;
     let what = match &state {
         State::Installed | State::Unbounded => {
-            println!("the redirect is installed");
+            let mut lines = vec!["the redirect is installed".to_owned()];
             if matches!(redirect.settings.mode, Mode::DaemonSet { .. }) {
-                println!("packets that arrive on the uplinks are not redirected: {}", redirect.uplinks());
+                lines.push(format!("packets that arrive on the uplinks are not redirected: {}", redirect.uplinks()));
             }
             if state == State::Unbounded {
                 let why = redirect.obstacle_to_bound().await;
                 let why = why.map_or_else(|| "it would be accepted now".to_owned(), |why| why.to_string());
-                println!("it has no bound on new connections, which was refused ({why}): one pod can flood the proxy");
+                lines.push(format!(
+                    "it has no bound on new connections, which was refused ({why}): one pod can flood the proxy"
+                ));
             }
-            if let Some(left_out) = redirect.left_out() {
-                println!("{left_out}");
-            }
-            if let Some(dropped) = redirect.dropped().await? {
-                println!("packets dropped by the bound on new connections, since the rules were installed: {dropped}");
-            }
-            if let Some(doubt) = redirect.doubt() {
-                println!("{doubt}");
-            }
-            if let Some(doubt) = spoofing_doubt(is_dropped, &redirect.spoofed()) {
-                println!("{doubt}");
-            }
-            return Ok(true);
+            lines.extend(redirect.left_out());
+            lines.extend(redirect.dropped().await?.map(|dropped| {
+                format!("packets dropped by the bound on new connections, since the rules were installed: {dropped}")
+            }));
+            lines.extend(redirect.doubt().map(str::to_owned));
+            lines.extend(spoofing_doubt(is_dropped, &redirect.spoofed()));
+            return Ok((lines, true));
         }
         State::Closed => {
             "the redirect is not installed, and pods are closed: all their connections to the metadata server are \
@@ -142,11 +141,11 @@ async fn report(redirect: &Redirect) -> Result<bool, Error> {
         }
         State::Differs(what) => format!("the redirect does not match these flags: {what}"),
     };
-    match redirect.obstacle().await {
-        Some(why) => println!("{what}. It cannot be installed: {why}"),
+    let line = match redirect.obstacle().await {
+        Some(why) => format!("{what}. It cannot be installed: {why}"),
         None => {
-            println!("{what}. Run 'redirect install' with the same flags; 'redirect install --keep' does so by itself");
+            format!("{what}. Run 'redirect install' with the same flags; 'redirect install --keep' does so by itself")
         }
-    }
-    Ok(false)
+    };
+    Ok((vec![line], false))
 }

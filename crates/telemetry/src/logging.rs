@@ -63,6 +63,21 @@ impl FromStr for Levels {
     }
 }
 
+impl Levels {
+    /// A sentence about modules that are none of this program's: a library's, or misspelt. `None` if there are none.
+    pub fn doubt(&self) -> Option<String> {
+        let is_foreign = |name: &&str| {
+            let of = name.split("::").next().unwrap_or_default();
+            of != PROGRAM && !CRATES.contains(&of)
+        };
+        let foreign: Vec<&str> = self.0.iter().map(|(target, _)| target).filter(is_foreign).collect();
+        (!foreign.is_empty()).then(|| {
+            let (named, own) = (foreign.join(", "), CRATES.join(", "));
+            format!("No module of this program is named {named}; a library may be. Its own: {PROGRAM}, which is all of {own}.")
+        })
+    }
+}
+
 impl fmt::Display for Levels {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
@@ -110,6 +125,9 @@ pub fn in_force() -> Option<Levels> {
 /// Target of the log lines about issued tokens, which are written at level info regardless of the levels.
 pub const AUDIT_TARGET: &str = "gce_metadata_proxy::audit";
 
+/// The program, as operators know all of its crates.
+const PROGRAM: &str = "gce_metadata_proxy";
+
 /// The proxy's own crates, which operators know as `gce_metadata_proxy`.
 const CRATES: [&str; 8] = ["base", "http_client", "identity", "operator", "protocol", "proxy", "redirect", "telemetry"];
 
@@ -117,7 +135,7 @@ const CRATES: [&str; 8] = ["base", "http_client", "identity", "operator", "proto
 /// written: audit lines, which have their own flag, panics, and changes of the levels.
 fn with_fixed(levels: &Levels) -> Targets {
     let given = |name: &str| levels.0.iter().find(|(target, _)| *target == name).map(|(_, level)| level);
-    let of_program = given("gce_metadata_proxy");
+    let of_program = given(PROGRAM);
     let of_crates = CRATES.iter().filter_map(|name| Some((*name, given(name).or(of_program)?)));
     let always = [(AUDIT_TARGET, Level::INFO), (CHANGES, Level::INFO), (panics::TARGET, Level::ERROR)];
     levels.0.clone().with_targets(of_crates).with_targets(always)
@@ -137,6 +155,18 @@ mod tests {
             ["", "loud", "info,loud", "info,a=loud", forged, "info,a b=info", "a\u{1b}[2J=info", "a\u{2028}=info"]
         {
             assert_eq!(levels.parse::<Levels>(), Err(LevelsError), "{levels}");
+        }
+    }
+
+    #[test]
+    fn a_module_that_is_none_of_this_program_is_named() {
+        for levels in ["info", "info,gce_metadata_proxy=debug,proxy::server=debug", "gce_metadata_proxy::access=debug"]
+        {
+            assert_eq!(levels.parse::<Levels>().expect("levels").doubt(), None, "{levels}");
+        }
+        for levels in ["info,nosuch_module=debug", "proxy=warn,nosuch_module::part=debug"] {
+            let doubt = levels.parse::<Levels>().expect("levels").doubt().expect("a doubt");
+            assert!(doubt.contains("named nosuch_module") && !doubt.contains("named proxy"), "{levels}: {doubt}");
         }
     }
 

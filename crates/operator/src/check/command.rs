@@ -6,7 +6,7 @@ use http::{Method, StatusCode};
 
 use super::canary::Canary;
 use super::once;
-use super::pages::READYZ;
+use super::pages::{READYZ, SERVER};
 use super::probe::Client;
 use crate::finding;
 use crate::pages::ListenError;
@@ -51,7 +51,37 @@ pub async fn run(
 /// The exit code is 0 if the node is ready, otherwise 1.
 async fn last(admin: SocketAddr) -> (String, u8) {
     match Client::new(Method::GET).ask_here(admin, READYZ).await.outcome {
+        Ok(answer) if answer.server.as_deref().is_none_or(|server| SERVER != server) => {
+            let why = "it is another program, such as the proxy; run this in the canary's container";
+            (format!("no 'check --interval' answers at {admin} (--metrics-addr): {why}\n"), 1)
+        }
         Ok(answer) => (String::from_utf8_lossy(&answer.body).into_owned(), u8::from(answer.status != StatusCode::OK)),
         Err(error) => (format!("no 'check --interval' answers at {admin} (--metrics-addr): {error}\n"), 1),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::judge::{Finding, Verdict};
+    use super::super::pages::Pages;
+    use super::super::report::Report;
+    use super::*;
+    use crate::pages::{self, page};
+    use proxy::reply::PLAIN_TEXT;
+    use telemetry::Registry;
+
+    /// The proxy's page of that path answers 200, too.
+    #[tokio::test]
+    async fn only_the_process_that_checks_knows_what_it_found() {
+        let door = || pages::bind(([127, 0, 0, 1], 0).into(), false, "--metrics-addr").expect("a free port");
+        let (canary, other) = (door(), door());
+        let addrs = [&canary, &other].map(|door| door.local_addr().expect("it is bound"));
+        let found = Pages::new("node-1".to_owned(), Registry::default());
+        found.show(&Report::new(vec![Finding::new("proxied", Verdict::Protected, "GET /", "the proxy answers")]));
+        tokio::spawn(pages::serve(canary, move |path| found.answer(path)));
+        tokio::spawn(pages::serve(other, |_| page(StatusCode::OK, PLAIN_TEXT, "ready")));
+        let [(text, code), (other, failed)] = [last(addrs[0]).await, last(addrs[1]).await];
+        assert!(code == 0 && text.starts_with("protected: "), "{code} {text}");
+        assert!(failed == 1 && other.starts_with("no 'check --interval' answers at "), "{failed} {other}");
     }
 }

@@ -6,6 +6,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use arc_swap::ArcSwapOption;
 use http::StatusCode;
+use http::header::{self, HeaderValue};
 use prometheus::IntGaugeVec;
 
 use super::judge::Verdict;
@@ -17,6 +18,9 @@ use telemetry::{Registry, table};
 
 /// Path of [`Standing`]: 200 if this node is ready, otherwise 503.
 pub(super) const READYZ: &str = "/readyz";
+
+/// The `Server` header of each page. The proxy has a page of the same path, which says nothing of what pods reach.
+pub(super) const SERVER: HeaderValue = HeaderValue::from_static("gce-metadata-proxy-check");
 
 /// The pages and the result that they show.
 #[derive(Debug)]
@@ -66,14 +70,24 @@ impl Pages {
     }
 
     pub(super) fn answer(&self, path: &str) -> Page {
-        let sentence = |status, sentence: &str| text(status, format!("{sentence}\n"));
-        match (path, self.last.load().as_ref().map(|last| &last.standing)) {
+        let sentence = |status, sentence: &str| {
+            text(
+                status,
+                format!(
+                    "{sentence}
+"
+                ),
+            )
+        };
+        let mut answer = match (path, self.last.load().as_ref().map(|last| &last.standing)) {
             (READYZ, Some(standing)) if standing.is_ready => sentence(StatusCode::OK, &standing.sentence),
             (READYZ, Some(standing)) => sentence(StatusCode::SERVICE_UNAVAILABLE, &standing.sentence),
             (READYZ, None) => sentence(StatusCode::SERVICE_UNAVAILABLE, "the first check is not finished"),
             ("/metrics", _) => pages::metrics(&self.registry),
             _ => sentence(StatusCode::NOT_FOUND, "not found; there are /metrics and /readyz"),
-        }
+        };
+        answer.headers_mut().insert(header::SERVER, SERVER);
+        answer
     }
 }
 

@@ -67,7 +67,7 @@ pub struct Listen {
     /// Whether the machine may get the address later.
     pub early: bool,
     /// The number of queues: a power of two.
-    queues: usize,
+    pub queues: usize,
 }
 
 impl Listen {

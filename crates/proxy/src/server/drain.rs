@@ -87,6 +87,20 @@ impl Drain {
     }
 }
 
+/// Ignores SIGHUP while polled, by which other daemons are told to read their configuration again. Installs the handler before it
+/// returns.
+pub fn ignore_hangups() -> io::Result<impl Future<Output = ()>> {
+    let mut hangup = signal(SignalKind::hangup())?;
+    Ok(async move {
+        while hangup.recv().await.is_some() {
+            tracing::info!(
+                "received SIGHUP: ignored, because the policy and credentials are read again when their files change; another \
+                 flag or variable needs a new process"
+            );
+        }
+    })
+}
+
 /// A stream of SIGTERM and SIGINT.
 #[derive(Debug)]
 pub struct Signals {

@@ -13,6 +13,9 @@ const ALLOW: &str = "somebody drops packets on the way or answers too late. If n
                      its requests: docs/redirect.md#network-policies says which address. Otherwise check that the proxy of \
                      this node is running and ready (see its log and /readyz)";
 
+pub(super) const FAILING: &str = "run 'gce-metadata-proxy status' in the container of this node's proxy: it says what fails, such as the \
+                                  metadata server, and what to do";
+
 pub(super) fn finding(
     check: &'static str,
     exchange: &Exchange,
@@ -32,7 +35,14 @@ pub(super) fn refused(answer: &Response) -> (Verdict, String, Option<&'static st
         _ if is_refusal(answer) => {
             (Verdict::Protected, format!("{status}: {} does not have it or refuses it", who(answer)), None)
         }
-        _ => (Verdict::Trouble, format!("{status} from {}", who(answer)), Some(START)),
+        _ => {
+            let seen = format!("{status} from {}", who(answer));
+            match sentence(answer) {
+                Some(why) => (Verdict::Trouble, format!("{seen}: {why}"), Some(FAILING)),
+                // A head has no sentence.
+                None => (Verdict::Trouble, seen, Some(if is_ours(answer) { FAILING } else { START })),
+            }
+        }
     }
 }
 

@@ -106,6 +106,18 @@ mod tests {
         }
     }
 
+    /// It answers, so it runs, and its redirect has not closed pods.
+    #[test]
+    fn a_proxy_that_fails_says_why_and_is_not_said_to_be_away() {
+        let down = |server, body| secret(&exchange(503, server, body));
+        let found = down(OURS, "The metadata server is not available: it is slow.\n");
+        assert_eq!(found.seen, "503 from the proxy: The metadata server is not available: it is slow");
+        for (found, is_up) in [(found, true), (down(OURS, ""), true), (down(REAL, "x"), false)] {
+            let advice = found.advice.as_deref().unwrap_or_default();
+            assert_eq!((advice.contains("gce-metadata-proxy status"), advice.contains("is running")), (is_up, !is_up));
+        }
+    }
+
     #[test]
     fn a_listing_holds_secrets_if_compat_conceals_any_of_its_names() {
         let directory =

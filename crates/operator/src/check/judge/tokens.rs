@@ -5,7 +5,7 @@ use std::time::Duration;
 use http::StatusCode;
 use serde::Deserialize;
 
-use super::answer::{finding, is_ours, sentence, silence, who};
+use super::answer::{FAILING, finding, is_ours, sentence, silence, who};
 use super::verdict::{Finding, Verdict};
 use crate::check::probe::Exchange;
 use proxy::failure::OWN_TOKEN;
@@ -38,12 +38,11 @@ pub(in crate::check) fn token(exchange: &Exchange) -> Finding {
         },
         Ok(answer) => {
             let seen = format!("no token: {} from {}", answer.status.as_u16(), who(answer));
-            let server_failed = "check the proxy's log and /readyz for errors of the metadata server";
             match sentence(answer) {
-                None => (Verdict::Trouble, seen, Some(server_failed)),
+                None => (Verdict::Trouble, seen, Some(FAILING)),
                 Some(why) => {
                     let is_own = answer.status == StatusCode::FORBIDDEN || why.starts_with(OWN_TOKEN);
-                    let advice = if is_own { NO_OWN_TOKEN } else { server_failed };
+                    let advice = if is_own { NO_OWN_TOKEN } else { FAILING };
                     (Verdict::Trouble, format!("{seen}: {why}"), Some(advice))
                 }
             }
