@@ -96,8 +96,8 @@ const AFTER_HELP: &str = "\
 Flags can also be set through the environment variables shown; the command line takes precedence. Separate list \
 values with commas. Flags with a single dash, as in Go (-addr=HOST:PORT), are accepted.
 
-Exit codes: 0 after SIGTERM or SIGINT, 64 for a usage error, 74 if a command's output cannot be written, 1 if the proxy cannot start (for example because a \
-port is in use) or if a second signal ends the drain early.";
+Exit codes: 0 after SIGTERM or SIGINT, 1 if the proxy cannot start (for example because a port is in use) or if a second \
+signal ends the drain early, 64 for a usage error, 74 if a command's output cannot be written.";
 
 /// The command to run.
 #[derive(Debug)]

@@ -115,8 +115,8 @@ async fn redirect(
     Ok((text, u8::from(!is_as_wanted)))
 }
 
-/// Prints to standard output, and returns the exit code. A reader that closes the pipe early (`| head`) is no error. What a full
-/// disk cut short is one: the first half of a policy is a valid policy that conceals less.
+/// Prints to standard output, and returns the exit code. A reader that closes the pipe early (`| head`) is no error. Output
+/// that a full disk cut short is one: the first half of a policy is a valid policy that conceals less.
 fn print(text: &str, code: ExitCode) -> ExitCode {
     let mut stdout = io::stdout().lock();
     match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {

@@ -209,7 +209,7 @@ impl fmt::Display for TokenUsers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::All => Ok(()),
-            Self::Only(pods) => write!(f, " (pods here that act as the node and need it: {})", pods.len()),
+            Self::Only(pods) => write!(f, " (needed by {} pods here that act as the node)", pods.len()),
         }
     }
 }

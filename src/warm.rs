@@ -62,7 +62,7 @@ impl<T: TokenSource> WarmStart<T> {
     }
 
     /// Fetches everything concurrently, so that it takes only as long as the slowest response. The token is requested
-    /// first, because every pod needs it.
+    /// first, because most pods need it.
     async fn fetch_all(self: &Arc<Self>) {
         let mut fetching = JoinSet::new();
         fetching.spawn(Arc::clone(self).fetch_token());
@@ -131,9 +131,14 @@ impl<T: TokenSource> WarmStart<T> {
             // A machine without a service account.
             Err(NoToken::Refused(refused)) if refused.status == StatusCode::NOT_FOUND => true,
             // The cache goes on asking for it.
-            Err(_) => TokenUsers::of(self.identity.as_deref()).is_none(),
+            Err(_) => self.identity.as_deref().is_some_and(needs_no_token_of_the_node),
         }
     }
+}
+
+/// Whether no pod acts as the node. `false` until the pods are known.
+fn needs_no_token_of_the_node(identity: &Identity) -> bool {
+    identity.summary().api_age.is_some() && TokenUsers::of(Some(identity)).is_none()
 }
 
 /// Counts a failure, and waits until the next attempt.
@@ -237,6 +242,8 @@ mod tests {
             identity,
         };
         let own = || Some(Arc::clone(&identity));
+        assert_eq!(duration(&Arc::new(warm(own()))).await, Duration::from_secs(60), "the pods are not known yet");
+        identity.pods().replace([]);
         assert_eq!(duration(&Arc::new(warm(own()))).await, DELAY);
         identity.pods().apply(agent());
         assert_eq!(duration(&Arc::new(warm(own()))).await, Duration::from_secs(60), "a pod acts as the node");

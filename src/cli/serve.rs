@@ -155,7 +155,7 @@ impl ServeArgs {
             let is_again =
                 |other: &&SocketAddr| *other == one && one.port() != 0 || !config.reuse_port && collide(*one, **other);
             if let Some(other) = config.addrs[..place].iter().find(is_again) {
-                mistakes.add(format!("--addr {other} and --addr {one} are one address: leave one of them out"));
+                mistakes.add(format!("--addr {other} and --addr {one} overlap; remove one"));
             }
         }
         Some(config)

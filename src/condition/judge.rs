@@ -118,7 +118,7 @@ fn of_trouble(trouble: &Trouble, watch_error: Option<&str>, minute: &Tally) -> F
             let fact = Fact::new(Topic::NodeToken, verdict, "the node's token", trouble.to_string());
             let fact = match users {
                 TokenUsers::All => fact,
-                TokenUsers::Only(pods) => fact.saying(format!("it is needed by {} (--passthrough)", pods.join(", "))),
+                TokenUsers::Only(pods) => fact.saying(format!("it is used by {} (--passthrough)", pods.join(", "))),
             };
             fact.advising(if *is_refused {
                 "see whether the service account of this machine was deleted or disabled, and ask the server for its token \

@@ -123,9 +123,9 @@ fn pods_that_need_the_node_s_token_are_named_but_not_for_anybody() {
     let lost = Trouble::Token { failure: "closed".to_owned(), is_refused: false, expires_in: 0, users };
     let fact = facts(&troubled(lost)).remove(0);
     let text = fact.to_string();
-    assert!(text.contains("it is needed by kube-system/agent-1, kube-system/agent-2 (--passthrough)"), "{text}");
+    assert!(text.contains("it is used by kube-system/agent-1, kube-system/agent-2 (--passthrough)"), "{text}");
     let public = for_anybody(fact).to_string();
-    assert!(public.contains("need it: 2)") && !public.contains("agent"), "{public}");
+    assert!(public.contains("needed by 2 pods") && !public.contains("agent"), "{public}");
 }
 
 #[test]

@@ -94,7 +94,9 @@ fn routes_without_end_to_one_destination_are_nobody_else_s_burden() {
     let busy = busy_threads(&proxy).saturating_sub(before);
     let answers: Vec<Told> = load.end().into_iter().flatten().collect();
     println!("the proxy ran for {busy:.1?} of {WATCHED:?}; {} answers to the neighbour", answers.len());
-    assert!(answers.iter().all(|told| matches!(told, Told::Itself)), "{answers:?}");
+    assert!(answers.len() > 10 && answers.iter().all(|told| matches!(told, Told::Itself)), "{answers:?}");
+    let refused = hostile.inside(|pod| pod.ask(&mut pod.connect().expect("the proxy listens")));
+    assert!(matches!(refused, Told::Unavailable), "its network is not read any more: {refused:?}");
     assert!(busy < MOST_OF_ALL, "{busy:?}");
     // A new proxy finds the routes there.
     drop(proxy);

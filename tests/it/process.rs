@@ -88,7 +88,7 @@ async fn sighup_ends_nothing() {
     let mock = upstream().await;
     let (mut binary, addr) = Binary::proxy(mock.addr()).await;
     binary.signal(Signal::HUP);
-    binary.stderr_line("received SIGHUP: ignored").await;
+    binary.stderr_line("received SIGHUP; ignored").await;
     assert_eq!(get(addr, "/computeMetadata/v1/instance/cpu-platform").await.status, 200);
     binary.terminate();
     assert_eq!(binary.ended().await.code(), Some(0));

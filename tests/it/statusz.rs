@@ -178,7 +178,7 @@ async fn log_levels_can_be_changed_and_tell_each_request() {
     }
     let misspelt = put(metrics_addr, "/loglevel?levels=info,nosuch_module=debug").await;
     assert_eq!((misspelt.status, misspelt.body.lines().count()), (200, 2), "{}", misspelt.body);
-    assert!(misspelt.body.contains("No module of this program is named nosuch_module"), "{}", misspelt.body);
+    assert!(misspelt.body.contains("This program has no crate nosuch_module"), "{}", misspelt.body);
     binary.stderr_line("log levels changed").await;
     assert_eq!(put(metrics_addr, "/loglevel?levels=off").await.status, 200);
     let line = binary.stderr_line("log levels changed").await;

@@ -68,6 +68,8 @@ fn main() -> ExitCode {
     let trials = modules.iter().flat_map(|(module, tests)| needs::trials(module, &NEEDS, tests));
     let with_tc = [&NEEDS[..], &["tc with clsact and mirred"]].concat();
     let trials = trials.chain(needs::trials("dataplane", &with_tc, dataplane::WITH_TC));
+    let on_a_machine = [&NEEDS[..], &["machine's own network"]].concat();
+    let trials = trials.chain(needs::trials("sidecar", &on_a_machine, sidecar::ON_A_MACHINE));
     let with_macvlan = [&NEEDS[..], &["macvlan"]].concat();
     let trials = trials.chain(needs::trials("attacks", &with_macvlan, attacks::pods::WITH_MACVLAN));
     let with_python = [&NEEDS[..], &["python3"]].concat();

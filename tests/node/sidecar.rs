@@ -1,8 +1,6 @@
 //! The redirect within one pod.
 
-use std::fs;
 use std::io::ErrorKind;
-use std::path::Path;
 use std::process::Command;
 
 use redirect::SIDECAR_UID;
@@ -23,8 +21,10 @@ pub const TESTS: &[Test] = tests![
     a_capability_that_leads_past_the_proxy_is_named,
     a_pod_may_be_served_by_ipv6_too,
     a_sidecar_on_the_node_s_network_leaves_the_node_s_rules,
-    a_sidecar_on_the_machine_s_own_network_is_refused,
 ];
+
+/// Tests that are not in a container.
+pub const ON_A_MACHINE: &[Test] = tests![a_sidecar_on_the_machine_s_own_network_is_refused];
 
 /// The runAsUser of the proxy's container, and of no other.
 const PROXY: u32 = SIDECAR_UID;
@@ -185,11 +185,6 @@ fn a_sidecar_on_the_node_s_network_leaves_the_node_s_rules() {
 
 /// A pod with `hostNetwork: true` where there is no redirect. The command changes nothing.
 fn a_sidecar_on_the_machine_s_own_network_is_refused() {
-    let is_container = fs::read_link("/proc/self/ns/uts").is_ok_and(|uts| uts != Path::new("uts:[4026531838]"));
-    if is_container || !Path::new("/proc/sys/net/core/dev_weight").exists() {
-        println!("not tested: this machine is a container");
-        return;
-    }
     let flags = ["--mode=sidecar", &format!("--proxy-uid={PROXY}"), "--to=127.0.0.1:8988"];
     let check = Ended::of(Command::new(BINARY).args(["redirect", "check"]).args(flags));
     let said = ["network of the machine itself", "hostNetwork"].iter().all(|words| check.stdout.contains(words));

@@ -81,7 +81,7 @@ impl fmt::Display for TlsFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Certificate(bad) => write!(f, "has a certificate that {bad}"),
-            Self::NotTls => f.write_str("answers, but not by TLS (HTTPS)"),
+            Self::NotTls => f.write_str("answers, but does not speak TLS (HTTPS)"),
             Self::Incompatible => f.write_str("has no version of TLS, or no cipher, in common with this client"),
             Self::Other => f.write_str("answers, but TLS with it fails"),
         }

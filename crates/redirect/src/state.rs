@@ -40,8 +40,8 @@ impl State {
         if missing > 0 {
             return Some(format!("{missing} of {} rules are missing or are of other settings", marks.len()));
         }
-        let besides = "there are rules or chains besides those that were installed, or what leads to them is missing or has changed (a \
-                       jump; a chain's hook, priority or policy)";
+        let besides =
+            "there are extra rules or chains, or a jump is missing, or a chain's hook, priority or policy has changed";
         (!is_all).then(|| besides.to_owned())
     }
 }

@@ -64,7 +64,7 @@ impl FromStr for Levels {
 }
 
 impl Levels {
-    /// A sentence about modules that are none of this program's: a library's, or misspelt. `None` if there are none.
+    /// A sentence about crates that are not this program's: a library's, or misspelt. `None` if there are none.
     pub fn doubt(&self) -> Option<String> {
         let is_foreign = |name: &&str| {
             let of = name.split("::").next().unwrap_or_default();
@@ -73,7 +73,7 @@ impl Levels {
         let foreign: Vec<&str> = self.0.iter().map(|(target, _)| target).filter(is_foreign).collect();
         (!foreign.is_empty()).then(|| {
             let (named, own) = (foreign.join(", "), CRATES.join(", "));
-            format!("No module of this program is named {named}; a library may be. Its own: {PROGRAM}, which is all of {own}.")
+            format!("This program has no crate {named} (a library may). Use {PROGRAM} for everything, or one of {own}.")
         })
     }
 }

@@ -22,10 +22,10 @@ const LOG_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Maximum pairs of a topic and a client that have log lines of their own. A client that is refused for every possible
 /// reason, and by every rule, takes three quarters of them.
-const MAX_PAIRS: usize = 32;
+const MAX_PAIRS: usize = 40;
 
-/// Rules of a policy from this number on share a topic.
-const MAX_RULES: usize = 8;
+/// Rules of a policy from this number on share a topic. The built-in policies have fewer.
+const MAX_RULES: usize = 12;
 
 /// Reason of a refusal, and the number of the policy's rule, or 0.
 type Topic = (&'static str, usize);

@@ -34,7 +34,7 @@ pub struct Overview {
     /// The proxy's surroundings, in words.
     pub surroundings: Surroundings,
     pub last_minute: LastMinute,
-    /// The last refusals by client and reason, the most recent first.
+    /// The last refusals by client, reason and rule of the policy, the most recent first.
     pub last_refusals: Vec<RefusalStatus>,
     /// Refusals since the start of clients that found no place in the list.
     pub refusals_not_shown: u64,

@@ -162,8 +162,8 @@ impl Known {
         if !mem::replace(&mut self.is_closed, true) {
             tracing::warn!(
                 %uid,
-                "a pod has thousands of routes in its network, which is not read any more; the pod gets 503 until it is started \
-                 again; see who may add routes there (NET_ADMIN)"
+                "this pod has too many routes (more than about 500), so its network is no longer read and it gets 503 until it is \
+                 deleted and created again; check who may add routes there (NET_ADMIN)"
             );
         }
         // The API server's report does not count, either.

@@ -52,7 +52,7 @@ pub async fn run(
 async fn last(admin: SocketAddr) -> (String, u8) {
     match Client::new(Method::GET).ask_here(admin, READYZ).await.outcome {
         Ok(answer) if answer.server.as_deref().is_none_or(|server| SERVER != server) => {
-            let why = "it is another program, such as the proxy; run this in the canary's container";
+            let why = "another program, such as the proxy, answers there; run this in the canary's container";
             (format!("no 'check --interval' answers at {admin} (--metrics-addr): {why}\n"), 1)
         }
         Ok(answer) => (String::from_utf8_lossy(&answer.body).into_owned(), u8::from(answer.status != StatusCode::OK)),

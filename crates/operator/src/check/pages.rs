@@ -19,7 +19,7 @@ use telemetry::{Registry, table};
 /// Path of [`Standing`]: 200 if this node is ready, otherwise 503.
 pub(super) const READYZ: &str = "/readyz";
 
-/// The `Server` header of each page. The proxy has a page of the same path, which says nothing of what pods reach.
+/// The `Server` header of each page. The proxy has a page of the same path, which does not say what pods can reach.
 pub(super) const SERVER: HeaderValue = HeaderValue::from_static("gce-metadata-proxy-check");
 
 /// The pages and the result that they show.

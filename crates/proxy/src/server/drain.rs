@@ -87,15 +87,14 @@ impl Drain {
     }
 }
 
-/// Ignores SIGHUP while polled, by which other daemons are told to read their configuration again. Installs the handler before it
-/// returns.
+/// Ignores SIGHUP from now on, and logs it while polled. Other daemons read their configuration again on it.
 pub fn ignore_hangups() -> io::Result<impl Future<Output = ()>> {
     let mut hangup = signal(SignalKind::hangup())?;
     Ok(async move {
         while hangup.recv().await.is_some() {
             tracing::info!(
-                "received SIGHUP: ignored, because the policy and credentials are read again when their files change; another \
-                 flag or variable needs a new process"
+                "received SIGHUP; ignored: the policy and credentials are read again without it; changed flags or variables need \
+                 a restart"
             );
         }
     })

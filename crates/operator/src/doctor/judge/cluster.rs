@@ -80,12 +80,12 @@ fn tls(tried: String, settings: &Settings, why: TlsFailure) -> Finding {
     match why {
         TlsFailure::Certificate(bad) => certificate(finding, settings, bad),
         TlsFailure::NotTls => finding.advising(format!(
-            "{address} must be where the API server answers by HTTPS, mostly port 443 or 6443: see what answers there"
+            "{address} must lead to the API server's HTTPS port, usually 443 or 6443; check what listens there"
         )),
         TlsFailure::Incompatible => finding.advising(format!(
-            "let the API server speak TLS 1.2 or 1.3, with its default ciphers (--tls-cipher-suites), if it is what answers at {address}"
+            "make the API server accept TLS 1.2 or 1.3 with default ciphers (--tls-cipher-suites), if it is the server at {address}"
         )),
-        TlsFailure::Other => finding.advising(format!("see whether the API server is what answers at {address}, and its log")),
+        TlsFailure::Other => finding.advising(format!("check that the server at {address} is the API server, and read its log")),
     }
 }
 

@@ -65,8 +65,8 @@ pub(super) fn of_kubernetes() -> Vec<Case> {
             "API server without TLS",
             |ward| ward.connect(&json!({"server": format!("https://{}", ward.api.addr)})),
             Step::ApiServer,
-            "the API server answers, but not by TLS (HTTPS)",
-            "see what answers there",
+            "the API server answers, but does not speak TLS (HTTPS)",
+            "check what listens there",
         ),
         case(
             "kubeconfig missing",

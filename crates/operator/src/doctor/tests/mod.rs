@@ -276,8 +276,8 @@ fn no_failure_of_tls_reads_as_a_blocked_way() {
             (Certificate(BadCertificate::NotYetValid), "is not valid yet", "clock"),
             (Certificate(BadCertificate::WrongName), "for another name", "certificate"),
             (Certificate(BadCertificate::Other), "is not accepted", "see what answers"),
-            (NotTls, "not by TLS", "by HTTPS"),
-            (NotTls, "not by TLS", if is_file { "/k (server)" } else { "KUBERNETES_SERVICE_PORT" }),
+            (NotTls, "does not speak TLS", "HTTPS port"),
+            (NotTls, "does not speak TLS", if is_file { "/k (server)" } else { "KUBERNETES_SERVICE_PORT" }),
             (Incompatible, "no version of TLS", "TLS 1.2 or 1.3"),
             (Other, "TLS with it fails", "its log"),
         ] {
