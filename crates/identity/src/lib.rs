@@ -266,7 +266,8 @@ impl Identity {
         self.passthrough.iter().any(is_its)
     }
 
-    /// This node's pods that act as the node, as `NAMESPACE/NAME`, sorted. No other pod gets the node's tokens.
+    /// This node's pods that act as the node, as `NAMESPACE/NAME`, sorted. No other pod with a network of its
+    /// own gets the node's tokens.
     pub fn acting_as_node(&self) -> Vec<String> {
         let pods = self.pods.all();
         let acting = pods.iter().filter(|pod| pod.has_network() && self.is_passed_through(pod));

@@ -1,8 +1,9 @@
 //! [`Sandboxes`]: the networks of this node's pods, as the kernel shows them.
 
+mod table;
+
 use std::collections::HashMap;
 use std::io;
-use std::mem;
 use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
@@ -15,19 +16,13 @@ use super::PodUid;
 use super::host_proc::{HostProc, ProcError, Process, unless_ended};
 use super::leads::Leads;
 use super::sandbox::Sandbox;
-use super::scanner::{Age, SETTLED, Scanner, time_of};
+use super::scanner::{Age, Scanner, time_of};
 use base::clock::BootTime;
+pub(super) use table::REMEMBERED;
+use table::{Known, Table};
 
 /// Maximum number of addresses of a sandbox. A pod that may configure its network can have any number.
 const MAX_ADDRESSES: usize = 32;
-
-/// Interval at which addresses that have not changed for [`SETTLED`] are read again. Connections wait for scans, which should be
-/// short: they must find the pods that are new since the last one. An address that an older pod gives itself can wait.
-const REREAD: Duration = Duration::from_secs(1);
-
-/// Time for which a network that was small, or new, is considered small. A pod that may configure its network adds some 90,000
-/// routes a second.
-pub(super) const SMALL_FOR: Duration = Duration::from_secs(5);
 
 /// The sandboxes of this node, from its `/proc`. Needs one open file for each.
 ///
@@ -83,151 +78,6 @@ pub struct Scanned {
     pub unreadable: usize,
     /// Processor time of the scan; zero if it was not measured.
     pub cost: Duration,
-}
-
-#[derive(Debug, Default)]
-struct Table {
-    sandboxes: HashMap<PodUid, Known>,
-    /// Addresses that the sandboxes of each pod have lost, the latest last.
-    lost: HashMap<PodUid, Vec<Lost>>,
-    /// The addresses of the node's network, sorted.
-    node: Vec<IpAddr>,
-}
-
-/// An address that a sandbox lost, either while it ran or when it ended.
-#[derive(Debug, Clone, Copy)]
-struct Lost {
-    addr: IpAddr,
-    by: Sandbox,
-    noticed: BootTime,
-}
-
-/// Time for which a lost address is remembered. A pod's containers may live on for a while when its sandbox has died.
-pub(super) const REMEMBERED: Duration = Duration::from_secs(300);
-
-/// Maximum number of lost addresses that are remembered of a pod. A pod that may configure its network can lose any number.
-const MAX_LOST: usize = 2 * MAX_ADDRESSES;
-
-/// A sandbox as of the last scan.
-#[derive(Debug, Clone)]
-struct Known {
-    /// The oldest process of the pod.
-    anchor: Arc<Process>,
-    addresses: SmallVec<[IpAddr; 2]>,
-    /// Time of the last read, and of the last change.
-    read: BootTime,
-    changed: BootTime,
-    /// Whether it had an address when it was complete, or could not be read. Some runtimes take a pod's addresses before
-    /// they end its processes: then the address may be another pod's, and the API server's report does not count.
-    had_addresses: bool,
-    /// Its network has too many routes. It is not read again.
-    is_closed: bool,
-}
-
-/// Age from which on a sandbox is complete. gVisor takes the addresses out of a pod's network when it starts, after the
-/// network plugin has put them there: some tenths of a second later, on a busy node some seconds.
-const COMPLETE: Duration = Duration::from_secs(10);
-
-/// Age by which a sandbox that loses its addresses at its beginning must have been seen without them. An older pod that
-/// loses them is ending.
-const SEEN_WITHOUT: Duration = Duration::from_secs(60);
-
-impl Known {
-    fn new(anchor: Process) -> Self {
-        let never = BootTime::from_nanos(0);
-        Self {
-            anchor: Arc::new(anchor),
-            addresses: SmallVec::new(),
-            read: never,
-            changed: never,
-            had_addresses: false,
-            is_closed: false,
-        }
-    }
-
-    /// Whether a scan that begins now must read its addresses.
-    fn is_due(&self, now: BootTime) -> bool {
-        // Some runtimes start the sandbox before its network is ready.
-        !self.is_closed
-            && (self.addresses.is_empty() || now.since(self.changed) < SETTLED || now.since(self.read) >= REREAD)
-    }
-
-    /// Whether its network was small a short time ago.
-    fn is_small(&self, now: BootTime) -> bool {
-        now.since(self.read.max(time_of(self.anchor.start))) < SMALL_FOR
-    }
-
-    /// Ignores its network from now on, because of its routes. The pod is unknown, and what it claims to have is nobody's.
-    fn close(&mut self, uid: PodUid) {
-        if !mem::replace(&mut self.is_closed, true) {
-            tracing::warn!(
-                %uid,
-                "this pod has too many routes (more than about 500), so its network is no longer read and it gets 503 until it is \
-                 deleted and created again; check who may add routes there (NET_ADMIN)"
-            );
-        }
-        // The API server's report does not count, either.
-        self.had_addresses = true;
-        self.addresses = SmallVec::new();
-    }
-
-    fn has(&mut self, addresses: Vec<IpAddr>, now: BootTime) {
-        let age = now.since(time_of(self.anchor.start));
-        let has_lost_them = !self.addresses.is_empty() && addresses.is_empty();
-        self.had_addresses |= !addresses.is_empty() && age >= COMPLETE || has_lost_them && age >= SEEN_WITHOUT;
-        self.read = now;
-        if *self.addresses != *addresses {
-            self.changed = now;
-            self.addresses = addresses.into();
-            self.addresses.shrink_to_fit();
-        }
-    }
-
-    fn sandbox(&self, uid: PodUid) -> Sandbox {
-        Sandbox { uid, began: time_of(self.anchor.start) }
-    }
-
-    /// `false` only if its anchor has certainly ended.
-    fn may_be_alive(&self) -> bool {
-        self.anchor.is_running().unwrap_or(true)
-    }
-}
-
-impl Table {
-    /// Remembers the addresses that a sandbox had, except those that it still has.
-    fn lose(&mut self, uid: PodUid, had: &Known, has: &[IpAddr]) {
-        let (by, noticed) = (had.sandbox(uid), BootTime::now());
-        for addr in had.addresses.iter().copied().filter(|addr| !has.contains(addr)) {
-            let lost = self.lost.entry(uid).or_default();
-            lost.retain(|lost| lost.by != by || lost.addr != addr);
-            if lost.len() >= MAX_LOST {
-                lost.remove(0);
-            }
-            lost.push(Lost { addr, by, noticed });
-        }
-    }
-
-    /// Replaces the sandboxes by those of a scan. `ended`: those that have ended since it found them.
-    fn renew(&mut self, sandboxes: HashMap<PodUid, Known>, ended: &HashMap<PodUid, Known>) -> HashMap<PodUid, Known> {
-        let before = mem::replace(&mut self.sandboxes, sandboxes);
-        let now = BootTime::now();
-        self.lost.retain(|_, lost| {
-            lost.retain(|lost| now.since(lost.noticed) < REMEMBERED);
-            !lost.is_empty()
-        });
-        for (uid, had) in before.iter().filter(|(_, had)| had.is_closed) {
-            // Closed while the scan ran.
-            if let Some(has) = self.sandboxes.get_mut(uid).filter(|has| has.anchor.age() == had.anchor.age()) {
-                has.close(*uid);
-            }
-        }
-        for (uid, had) in before.iter().chain(ended) {
-            let has = self.sandboxes.get(uid).filter(|has| has.anchor.age() == had.anchor.age());
-            let has = has.map(|has| has.addresses.clone()).unwrap_or_default();
-            self.lose(*uid, had, &has);
-        }
-        before
-    }
 }
 
 impl Sandboxes {

@@ -51,7 +51,7 @@ const MIN_REST: u32 = 3;
 /// Maximum time between two scans, if nobody waits for one. New connections of known pods need none, but addresses that pods have
 /// lost, and runtimes that take a pod's addresses when it starts, are seen by scans. And the network of a pod that adds routes
 /// without end must be read again before there are so many that a single read is dangerous
-/// ([`SMALL_FOR`](super::sandboxes::SMALL_FOR)).
+/// ([`HostProc::has_few_routes`](super::host_proc::HostProc::has_few_routes)).
 const INTERVAL: Duration = Duration::from_secs(2);
 
 /// A longer scan is reported, since no request waits longer. With 30,000 new processes, a scan takes about a second.

@@ -8,7 +8,9 @@ use tokio::time::advance;
 
 use super::fake_proc::FakeProc;
 use super::fake_proc::stat;
+use super::table::{MAX_LOST, REREAD};
 use super::*;
+use crate::pods::scanner::SETTLED;
 use base::clock::suspend;
 
 mod reading;
