@@ -96,9 +96,9 @@ async fn fail(mock: Arc<Handle>, end: Instant) {
 fn kind(line: &str) -> String {
     let (_, said) = line.split_once("gce_metadata_proxy").unwrap_or(("", line));
     let message = said.split([';', '"']).next().unwrap_or_default();
-    let reason = said.split_once("reason=").map(|(_, rest)| rest.split(' ').next().unwrap_or_default());
+    let field = |name| said.split_once(name).and_then(|(_, rest)| rest.split(' ').next()).unwrap_or_default();
     let is_number = |letter: char| letter.is_ascii_digit();
-    format!("{} {}", message.replace(is_number, ""), reason.unwrap_or_default())
+    format!("{} {} {}", message.replace(is_number, ""), field(" reason="), field(" rule="))
 }
 
 #[tokio::test]

@@ -166,7 +166,7 @@ mod tests {
         }
         for levels in ["info,nosuch_module=debug", "proxy=warn,nosuch_module::part=debug"] {
             let doubt = levels.parse::<Levels>().expect("levels").doubt().expect("a doubt");
-            assert!(doubt.contains("named nosuch_module") && !doubt.contains("named proxy"), "{levels}: {doubt}");
+            assert!(doubt.contains("no crate nosuch_module") && !doubt.contains("no crate proxy"), "{levels}: {doubt}");
         }
     }
 

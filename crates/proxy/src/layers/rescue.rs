@@ -176,12 +176,14 @@ impl Rescuer {
             return;
         }
         let Some(count) = requests.refusal_line_due((reason, rule), peer.ip(), Instant::now()) else { return };
+        // A rule of the policy has its number in the order of `policy show`.
+        let rule = (rule > 0).then_some(rule);
         let (error, is_unidentified) = (Brief(error), matches!(error, Error::Unidentified(_)));
         // The cause is a problem of the proxy, not the client's behaviour.
         if is_unidentified {
-            tracing::warn!(%peer, reason, count, "refused requests; the last error: {error}");
+            tracing::warn!(%peer, reason, rule, count, "refused requests; the last error: {error}");
         } else {
-            tracing::info!(%peer, reason, count, "refused requests; the last error: {error}");
+            tracing::info!(%peer, reason, rule, count, "refused requests; the last error: {error}");
         }
     }
 }
