@@ -27,7 +27,20 @@ fn counts(google: &Cloud) -> [u64; 3] {
 /// Maximum memory that a hand-over may add to either process, in KiB.
 const MOST: u64 = 512;
 
+/// Maximum times that memory is measured. The kernel counts the memory of a group in batches of 256 KiB for each processor,
+/// so two peaks may differ by that much although nothing else does.
+const MAX_PLAYS: usize = 3;
+
 pub(super) fn an_update_of_a_full_node_under_load_costs_nothing() {
+    for plays in 1.. {
+        let Err(why) = update() else { return };
+        assert!(plays < MAX_PLAYS, "{why}");
+        println!("again: {why}");
+    }
+}
+
+/// An error if one of the processes took more memory for it.
+fn update() -> Result<(), String> {
     let world = World::new();
     // The recommended setting: without it, a connection that is being opened is reset when its listener closes.
     world.node.namespace.sh("echo 1 > /proc/sys/net/ipv4/tcp_migrate_req");
@@ -108,10 +121,13 @@ pub(super) fn an_update_of_a_full_node_under_load_costs_nothing() {
         ("the taker", Some(took), Some(fetched)),
         ("the taker's peak", took_peak, fetched_peak),
     ] {
-        if let (Some(with), Some(without)) = (with, without) {
-            assert!(with <= without + MOST, "{what}: {with} KiB, {without} KiB without it");
+        if let (Some(with), Some(without)) = (with, without)
+            && with > without + MOST
+        {
+            return Err(format!("{what}: {with} KiB, {without} KiB without it"));
         }
     }
+    Ok(())
 }
 
 /// The answers to a pod.
