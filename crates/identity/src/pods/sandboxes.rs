@@ -27,7 +27,7 @@ const MAX_ADDRESSES: usize = 32;
 /// The sandboxes of this node, from its `/proc`. Needs one open file for each.
 ///
 /// All methods block while the kernel writes the files that they read: some microseconds each, and up to 0.7 ms for the
-/// network of a pod that has hundreds of routes. A network with more is [`closed`](Known::close). A scan reads files of
+/// network of a pod that has hundreds of routes. A network with more is not read again. A scan reads files of
 /// all sandboxes and of all new processes, and takes milliseconds; [`Scans`](super::Scans) runs it on a thread of its
 /// own. The other methods do not wait for it: until it ends, they answer from the results of the scan before.
 #[derive(Debug)]
