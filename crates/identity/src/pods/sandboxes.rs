@@ -257,11 +257,13 @@ impl Sandboxes {
 
     /// Closes the network of a sandbox, unless it has another anchor by now.
     fn close(&self, uid: PodUid, anchor: &Arc<Process>) {
-        if let Some(known) =
-            self.table.lock().sandboxes.get_mut(&uid).filter(|known| Arc::ptr_eq(&known.anchor, anchor))
-        {
-            known.close(uid);
-        }
+        let mut table = self.table.lock();
+        let Some(known) = table.sandboxes.get_mut(&uid).filter(|known| Arc::ptr_eq(&known.anchor, anchor)) else {
+            return;
+        };
+        let had = known.clone();
+        known.close(uid);
+        table.lose(uid, &had, &[]);
     }
 
     /// Forgets a sandbox, unless it has another anchor by now.

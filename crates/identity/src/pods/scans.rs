@@ -49,8 +49,8 @@ const MAX_REST_OF_NEW: Duration = Duration::from_millis(50);
 const MIN_REST: u32 = 3;
 
 /// Maximum time between two scans, if nobody waits for one. New connections of known pods need none, but addresses that pods have
-/// lost, and runtimes that take a pod's addresses when it starts, are seen by scans. And the network of a pod that adds routes
-/// without end must be read again before there are so many that a single read is dangerous
+/// lost, and runtimes that take a pod's addresses when it starts, are seen by scans. A pod may also add routes all the time: a scan
+/// must see them while there are still few, because a single read of many is dangerous
 /// ([`HostProc::has_few_routes`](super::host_proc::HostProc::has_few_routes)).
 const INTERVAL: Duration = Duration::from_secs(2);
 

@@ -320,7 +320,7 @@ impl Connections {
                 Availability::FromItself => open.useless_but(asks.number(), Some(asks.client)),
                 Availability::None => open.victim_among_equals(asks),
             };
-            let Some(victim) = victim else { return Self::unless_one_gives_way(open, room, asks, wait_for) };
+            let Some(victim) = victim else { return Self::without_victim(open, room, asks, wait_for) };
             // A request takes precedence over a connection of the largest client that has sent none. A newcomer waits
             // only until bytes that have arrived are read: it cannot wait until the largest client is silent.
             let takes = matches!(room, Availability::From(_));
@@ -347,7 +347,7 @@ impl Connections {
     }
 
     /// What an asker gets if no connection can be closed for it.
-    fn unless_one_gives_way(open: &mut Open, room: Availability, asks: Asks, wait_for: WaitFor) -> Made {
+    fn without_victim(open: &mut Open, room: Availability, asks: Asks, wait_for: WaitFor) -> Made {
         let Asker::Newcomer(arrived) = asks.by else { return Made::None };
         // Bytes from the client's own connections are read first. Then some of these connections end, or can be
         // closed. A client without connections waits until another's can be closed.

@@ -87,6 +87,7 @@ async fn a_network_with_routes_without_end_is_read_no_more() {
             sandboxes.scan();
         }
         assert_eq!(holders(&sandboxes, "10.8.0.6"), [uid(B)], "{sees_it_first}");
+        assert_eq!(recent_holders(&sandboxes, "10.8.0.5"), [uid(A)], "its address does not fall back: {sees_it_first}");
         assert!(is_closed(&proc, &sandboxes), "{sees_it_first}");
     }
 }
