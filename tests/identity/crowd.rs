@@ -11,6 +11,7 @@ use tokio::time::Instant;
 
 use crate::google::world_with_google;
 use crate::kube::{NODE, pause};
+use crate::limits::of_manifest;
 use crate::load::Load;
 use crate::operators::PAGES;
 use crate::pod::{Pod, Told};
@@ -25,16 +26,13 @@ pub const TESTS: &[Test] = tests![
     others_do_not_notice_a_pod_whose_4_000_processes_live_briefly
 ];
 
-/// The manifest's limits of the proxy with identity on.
-const LIMITS: Bounds = Bounds { memory: Some(32 << 20), cpu: Some(10) };
-
 /// Pods that are known before, pods that begin while the processes do, and pods that begin later.
 const KNOWN: u8 = 10;
 const EARLY: u8 = 2;
 const LATER: u8 = 100;
 
 /// Age from which on a pod's processes are not read as those of a new pod.
-const SETTLED: Duration = Duration::from_secs(11);
+pub const SETTLED: Duration = Duration::from_secs(11);
 
 /// Number of FIFOs on whose opening processes wait, each the same number.
 const FIFOS: usize = 10;
@@ -95,8 +93,9 @@ fn others_do_not_notice(number: usize, is_brief: bool) {
     let (world, mut api, google) = world_with_google();
     linked_accounts(&mut api, &google, 1);
     // A debug build is larger.
-    let memory = LIMITS.memory.map(|bytes| if is_full_size() { bytes } else { 4 * bytes });
-    let group = Cgroup::new(Bounds { memory, ..LIMITS }).expect("groups are needed");
+    let limits = of_manifest();
+    let memory = limits.memory.map(|bytes| if is_full_size() { bytes } else { 4 * bytes });
+    let group = Cgroup::new(Bounds { memory, ..limits }).expect("groups are needed");
     let flags = google.flags();
     let _proxy = world.proxy_in(Some(&group), &flags.iter().map(String::as_str).collect::<Vec<_>>());
     let mut pod = |name: &str, address: u8| {
@@ -141,7 +140,7 @@ fn others_do_not_notice(number: usize, is_brief: bool) {
         say("the first token of a pod that begins while the processes do", early),
         say("of a pod that begins later", later),
     ];
-    println!("peak {} KiB, throttled as {LIMITS:?}", usage.peak >> 10);
+    println!("peak {} KiB, throttled as {limits:?}", usage.peak >> 10);
     assert_eq!((refused, usage.killed), ([0; 3], 0));
 }
 

@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use crate::crowd::SETTLED;
 use crate::google::world_with_google;
 use crate::kube::{Client, NODE, pause};
-use crate::limits::{CPU, bounds};
+use crate::limits::bounds;
 use crate::operators::PAGES;
 use crate::pod::{Pod, Told};
 use crate::support::cgroup::Cgroup;
@@ -18,6 +19,7 @@ use crate::world::World;
 pub const TESTS: &[Test] = tests![
     an_heir_is_never_taken_for_a_pod_whose_teardown_is_stuck,
     an_heir_whose_sandbox_has_died_is_not_taken_for_the_pod_before_it,
+    a_pod_whose_sandbox_has_died_is_not_taken_for_one_that_has_given_itself_its_address,
     a_kept_connection_ends_with_its_pod,
     a_connection_that_pauses_stays_its_pods,
 ];
@@ -56,7 +58,7 @@ fn an_heir_is_never_taken_for_a_pod_whose_teardown_is_stuck() {
             Told::Somebody(what) | Told::Odd(what) => wrong.push(what),
         }
     }
-    println!("heirs at {CPU}m of a processor: {} wrong, {right} right, {refused} refused", wrong.len());
+    println!("heirs under {:?}: {} wrong, {right} right, {refused} refused", bounds(), wrong.len());
     assert!(wrong.is_empty(), "{} wrong, as {:#?}", wrong.len(), &wrong[..wrong.len().min(5)]);
     assert!(right > 0, "no heir was ever served");
 }
@@ -111,6 +113,31 @@ fn an_heir_whose_sandbox_has_died_is_not_taken_for_the_pod_before_it() {
         heir.kill();
         seen.extend((0..3).filter_map(|_| heir.inside(ask)));
     }
+    println!("{seen:?}");
+    assert!(!seen.is_empty(), "no request reached the proxy");
+    assert!(seen.iter().all(|told| matches!(told, Told::Unavailable | Told::Broken(_))), "{seen:?}");
+}
+
+fn a_pod_whose_sandbox_has_died_is_not_taken_for_one_that_has_given_itself_its_address() {
+    let world = World::new();
+    let mut api = world.server.admin();
+    api.create_account("team-0", "app-0");
+    let _proxy = world.proxy(&[]);
+    let pod = world.pod(&mut api, "pod", world.address(0));
+    let ask = |pod: &Pod| pod.connect().map(|mut connection| pod.ask(&mut connection));
+    drop(pod.become_known());
+    pause(SETTLED);
+    // Now the proxy learns by which interface it comes.
+    for _ in 0..2 {
+        assert!(matches!(pod.inside(ask), Some(Told::Itself)), "{pod} is known");
+    }
+    // The API server reports no address for it.
+    let squatter = world.pod(&mut api, "squatter", world.address(1));
+    squatter.sandbox().squat(pod.address);
+    drop(squatter.become_known());
+    // Its containers live on: clients in its network.
+    pod.kill();
+    let seen: Vec<Told> = (0..5).filter_map(|_| pod.inside(ask)).collect();
     println!("{seen:?}");
     assert!(!seen.is_empty(), "no request reached the proxy");
     assert!(seen.iter().all(|told| matches!(told, Told::Unavailable | Told::Broken(_))), "{seen:?}");

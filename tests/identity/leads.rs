@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use crate::crowd::SETTLED;
 use crate::fleet::metric;
 use crate::kube::{NODE, pause};
 use crate::operators::PAGES;
@@ -22,9 +23,6 @@ pub const TESTS: &[Test] = tests![
 
 /// Number of connections of each pod that are counted.
 const CONNECTIONS: u64 = 5;
-
-/// Longer than a pod must have run, in the proxy.
-const SETTLED: Duration = Duration::from_secs(11);
 
 /// Longer than it takes until an interface that was learned has been checked.
 const CHECKED: Duration = Duration::from_secs(2);

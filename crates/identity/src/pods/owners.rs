@@ -131,9 +131,11 @@ pub fn decide(
         return Ok(owner);
     }
     // When a sandbox dies, its containers live on for a while. So the address does not fall back to an older pod, nor to one
-    // that has given it to itself.
+    // that has given it to itself, nor does a connection by the interface of the pod that had it become another's.
     let has_others = !owner.pod.addresses.is_empty() && !owner.pod.addresses.contains(&evidence.addr);
-    let may_live_on = |other: &Sandbox| other.uid != owner.pod.uid && (has_others || other.began > owner.began);
+    let may_live_on = |other: &Sandbox| {
+        other.uid != owner.pod.uid && (has_others || other.began > owner.began || evidence.lead == Some(*other))
+    };
     // A younger pod may have hidden that it has the address, but not what the API server reports.
     let reported = || evidence.reported.iter().filter_map(|pod| anchor(pod.uid).sandbox());
     let is_younger = |other: Sandbox| other.uid != owner.pod.uid && other.began > owner.began;

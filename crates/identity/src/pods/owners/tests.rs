@@ -205,6 +205,16 @@ fn an_address_of_a_pod_without_addresses_of_its_own_cannot_be_taken_over() {
     assert_eq!(case(Anchor::None).owner(), Some((uid(2), Witness::Kernel)), "it has ended");
 }
 
+/// Its containers live on, and a younger pod has given itself the address.
+#[test]
+fn a_connection_by_the_interface_of_a_pod_whose_sandbox_died_is_not_another_pods() {
+    let case = |lead| Case { holders: &[2], recent: &[1, 2], eldest: 1, lead, ..Case::default() };
+    assert_eq!(case(Some(1)).missing(), Missing::Decision { claims: 2 });
+    for lead in [None, Some(2)] {
+        assert_eq!(case(lead).owner(), Some((uid(2), Witness::Kernel)), "{lead:?}: an heir");
+    }
+}
+
 #[test]
 fn an_address_that_had_passed_to_a_younger_pod_does_not_fall_back_when_that_one_dies() {
     let by_kernel = |eldest| Case { holders: &[1], recent: &[1, 2], eldest, ..Case::default() };
