@@ -9,7 +9,9 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::kube::{NODE, PodObject, pause};
+use crate::limits::bounds;
 use crate::pod::{Pod, Told};
+use crate::support::cgroup::Cgroup;
 use crate::support::needs::{Test, tests};
 use crate::support::switch::is_full_size;
 use crate::world::World;
@@ -51,7 +53,8 @@ fn a_dead_pod_s_address_gets_nothing_of_it() {
     for (number, [first, _]) in (0..).zip(&couples) {
         api.set_addresses(first, &world.address(number).both());
     }
-    let _proxy = world.proxy(&[]);
+    let group = Cgroup::new(bounds()).expect("groups are needed");
+    let _proxy = world.proxy_in(Some(&group), &[]);
     is_known(&world, &couples);
     // From now on the proxy gets no events, and does not know it.
     world.watch.hold();

@@ -4,27 +4,34 @@ use std::io::ErrorKind;
 use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
+use mock::google::Endpoint;
 use tokio::time::Instant;
 
-use crate::google::world_with_google;
+use crate::google::{Cloud, world_with_google};
 use crate::kube::{NODE, pause};
 use crate::namespace::Kept;
 use crate::pod::{Pod, Told};
 use crate::support::cgroup::{Bounds, Cgroup};
 use crate::support::needs::{Test, tests};
 use crate::support::switch::is_full_size;
-use crate::world::World;
+use crate::world::{Proxy, World};
 
 pub const TESTS: &[Test] = tests![
     a_herd_is_answered_under_the_limit_of_the_manifests,
     pods_that_open_a_connection_for_each_request_are_answered,
 ];
 
-/// Thousandths of a processor, as in `deploy/components/identity/daemonset.yaml`.
-pub const CPU: u32 = 100;
-
-/// Bytes of memory, from the same file.
-const MEMORY: u64 = 32 << 20;
+/// The limits of the manifest with identity on.
+pub fn of_manifest() -> Bounds {
+    let manifest = include_str!("../../deploy/components/identity/daemonset.yaml");
+    let (_, limits) = manifest.split_once("limits:\n").expect("it sets limits");
+    let limit = |name: &str, unit: &str| -> u32 {
+        let line = limits.lines().find_map(|line| line.trim().strip_prefix(name)?.trim().strip_suffix(unit));
+        line.and_then(|number| number.parse().ok()).unwrap_or_else(|| panic!("no limit {name} in {unit}"))
+    };
+    let (thousandths, mebibytes) = (limit("cpu:", "m"), limit("memory:", "Mi"));
+    Bounds { memory: Some(u64::from(mebibytes) << 20), cpu: Some(thousandths / 10) }
+}
 
 /// Pods of a full node.
 const PODS: u8 = 110;
@@ -35,11 +42,10 @@ const CONNECTIONS: usize = 5;
 /// Time from which on an answer is late.
 const LATE: Duration = Duration::from_millis(2500);
 
-/// A debug build needs more time for the same.
+/// The CPU limit of the manifest. A debug build needs more time for the same.
 pub fn bounds() -> Bounds {
-    let milliseconds = CPU / 10;
-    let cpu = if is_full_size() { milliseconds } else { 3 * milliseconds };
-    Bounds { memory: None, cpu: Some(cpu) }
+    let cpu = of_manifest().cpu.map(|milliseconds| if is_full_size() { milliseconds } else { 3 * milliseconds });
+    Bounds { memory: None, cpu }
 }
 
 fn a_herd_is_answered_under_the_limit_of_the_manifests() {
@@ -53,14 +59,31 @@ fn a_herd_is_answered_under_the_limit_of_the_manifests() {
             Pod::start(&world.node, object, world.address(number))
         })
         .collect();
-    let group = Cgroup::new(Bounds { memory: Some(MEMORY), ..bounds() }).expect("groups are needed");
     let flags = google.flags();
     let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+    // Without a limit on CPU, more connections are open at once.
+    for bounds in [bounds(), Bounds { memory: None, cpu: None }] {
+        let bounds = Bounds { memory: of_manifest().memory, ..bounds };
+        println!("{bounds:?}");
+        a_herd_is_answered(runs, bounds, &pods, |group| world.proxy_in(Some(group), &flags), &google);
+    }
+}
+
+fn a_herd_is_answered(
+    runs: usize,
+    bounds: Bounds,
+    pods: &[Arc<Pod>],
+    start: impl Fn(&Cgroup) -> Proxy,
+    google: &Cloud,
+) {
+    let group = Cgroup::new(bounds).expect("groups are needed");
     let mut failed = Vec::new();
     for run in 0..runs {
-        let _proxy = world.proxy_in(Some(&group), &flags);
+        google.reset_counters();
+        let _proxy = start(&group);
         for herd in ["cold", "warm", "warm again"] {
-            let answers = herd_of(&pods, Pod::ask_for_token);
+            let answers = herd_of(pods, Pod::ask_for_token);
+            assert_eq!(google.count(Endpoint::Sts), pods.len() as u64, "one exchange for each account");
             let slowest = answers.iter().map(|(_, time)| *time).max().unwrap_or_default();
             let late = answers.iter().filter(|(_, time)| *time > LATE).count();
             let others: Vec<_> = answers.iter().filter(|(told, _)| !matches!(told, Told::Itself)).collect();

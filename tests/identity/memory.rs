@@ -8,6 +8,7 @@ use tokio::time::Instant;
 use crate::google::world_with_google;
 use crate::kube::{NODE, pause};
 use crate::namespace::Kept;
+use crate::operators::PAGES;
 use crate::pod::{Pod, Told};
 use crate::support::cgroup::{Bounds, Cgroup};
 use crate::support::needs::{Test, tests};
@@ -45,6 +46,11 @@ fn identity_takes_little_memory() {
         }
     }
     let after = settled(&with);
+    let (idle, cpu) = idle_cpu(&world);
+    println!(
+        "{PODS} pods that ask for nothing cost {:.2} ms of CPU a second, in {idle:.1?}",
+        1e3 * cpu / idle.as_secs_f64()
+    );
     println!("{PODS} pods here and {elsewhere} elsewhere: {before} KiB without identity, {after} KiB with it");
     assert!(after <= before + MOST, "{after} KiB with identity, {before} KiB without");
 }
@@ -153,6 +159,18 @@ fn keep_asking(pod: &Pod, mut open: Vec<Kept>, rate: f64) -> Asked {
     let late = began.elapsed().saturating_sub(Duration::from_secs(SECONDS.into()));
     assert!(!is_full_size() || late < Duration::from_secs(1), "{pod}: {late:?} more than {SECONDS} s");
     Asked { open, failed, reopened }
+}
+
+/// The seconds of CPU that the proxy takes while nobody asks, and the time in which it took them.
+fn idle_cpu(world: &World) -> (Duration, f64) {
+    let cpu = || {
+        let metrics = world.node.namespace.curl(&format!("{PAGES}/metrics")).text;
+        let cpu = metrics.lines().find_map(|line| line.strip_prefix("process_cpu_seconds_total "));
+        cpu.and_then(|cpu| cpu.parse::<f64>().ok()).expect("it is counted")
+    };
+    let (began, before) = (Instant::now(), cpu());
+    pause(Duration::from_secs(if is_full_size() { 60 } else { 4 }));
+    (began.elapsed(), cpu() - before)
 }
 
 /// A process's own memory after its start, in KiB.

@@ -51,6 +51,8 @@ struct Known {
     is_barred: bool,
 }
 
+const _: () = assert!(size_of::<Known>() == 40 && size_of::<Listed>() == 16, "docs/identity.md says how large");
+
 /// The start of a process whose `stat` was not read.
 const UNREAD: u64 = u64::MAX;
 

@@ -115,6 +115,17 @@ fn what_is_forgotten_takes_no_memory() {
 }
 
 #[test]
+fn control_groups_are_pods_only_where_the_proxys_own_is() {
+    let proc = node();
+    proc.network("b", &["10.8.0.6"]);
+    proc.process(77, 1000, "/kubelet/kubepods/pod22222222-3333-4444-5555-666666666666/0123", "node");
+    proc.process(20, 1000, &format!("/docker/0123/kubepods/pod{A}/0123"), "a");
+    proc.process(21, 1000, &format!("/kubelet/kubepods/pod{B}/0123"), "b");
+    let sandboxes = scanned(&proc);
+    assert_eq!(["10.8.0.5", "10.8.0.6"].map(|addr| holders(&sandboxes, addr)), [vec![], vec![uid(B)]]);
+}
+
+#[test]
 fn a_directory_that_is_not_the_nodes_proc_is_refused_with_a_reason() {
     let proc = FakeProc::new();
     let refusal = || Sandboxes::open(&proc.dir).expect_err("not usable").to_string();
