@@ -44,15 +44,18 @@ impl TokenKey {
         *self == Self::default_account()
     }
 
-    /// Parses a token request, and the requested form. Returns `None` for any other request, and for one of the node with a
-    /// parameter whose effect on a token is unknown (such as `wait_for_change`), which is left to the server. A workload's token
-    /// is of no server that knows such parameters: they have no effect, as unknown ones have at the server.
+    /// Parses a token request, and the requested form. Returns `None` for any other request, and for one of the node that the
+    /// server refuses: one that waits for a change, or has a wrong `alt`. So each token that is given out is one of the cache, and
+    /// in the audit's log.
     pub fn from_request(request: &Request) -> Option<(Self, TokenFormat)> {
         let (account, kind) = match &request.endpoint {
             Endpoint::Token(account) => (account, TokenKind::Access),
             Endpoint::Identity(account) => (account, TokenKind::Identity),
             _ => return None,
         };
+        if request.query.waits_for_change() && !matches!(request.principal, Principal::Workload(_)) {
+            return None;
+        }
         let form = form_of(request.principal, &request.query, kind)?;
         let mut params = Vec::new();
         for (param, value) in request.query.params() {
@@ -60,7 +63,6 @@ impl TokenKey {
                 Part::None => {}
                 Part::Set => params.push((param, canonical_scopes(value).into())),
                 Part::Text => params.push((param, value.into())),
-                Part::Unclear => return None,
             }
         }
         let (principal, account) = (request.principal, account.clone());
@@ -103,48 +105,39 @@ impl TokenKey {
 
 /// The effect of a parameter on a token.
 enum Part {
-    /// No effect: it is read elsewhere, or has no effect on a leaf.
+    /// No effect: it is read elsewhere, or the server ignores it (Google's "View and query VM metadata").
     None,
     /// It changes the token.
     Text,
     /// It changes the token, and is a set.
     Set,
-    /// Unknown.
-    Unclear,
 }
 
 fn part(principal: Principal, kind: TokenKind, param: Param) -> Part {
-    let of_server = |part| match principal {
-        Principal::Node | Principal::Unknown => part,
-        // Neither STS nor IAM gets them. In the key they would only repeat the same exchange.
-        Principal::Workload(_) => Part::None,
-    };
-    match kind {
-        _ if matches!(param, Param::Alt | Param::Recursive) => Part::None,
-        TokenKind::Access => match param {
-            Param::Scopes => Part::Set,
-            // Only identity tokens have an audience; the server ignores parameters that it does not know (Google's
-            // "View and query VM metadata"). object_store (Rust) sends the address of Google's token endpoint.
-            Param::Audience => Part::None,
-            Param::BindingEnforcement | Param::BindCertificateFingerprint | Param::EnforceScopes | Param::Transport => {
-                of_server(Part::Text)
+    match (kind, param) {
+        (TokenKind::Access, Param::Scopes) => Part::Set,
+        // Only identity tokens have an audience. object_store (Rust) sends the address of Google's token endpoint.
+        (TokenKind::Identity, Param::Audience | Param::Format | Param::Licenses) => Part::Text,
+        (
+            _,
+            Param::BindingEnforcement | Param::BindCertificateFingerprint | Param::EnforceScopes | Param::Transport,
+        ) => {
+            match principal {
+                Principal::Node | Principal::Unknown => Part::Text,
+                // Neither STS nor IAM gets them. In the key they would only repeat the same exchange.
+                Principal::Workload(_) => Part::None,
             }
-            _ => of_server(Part::Unclear),
-        },
-        TokenKind::Identity => match param {
-            Param::Audience | Param::Format | Param::Licenses => Part::Text,
-            _ => of_server(Part::Unclear),
-        },
+        }
+        _ => Part::None,
     }
 }
 
-/// JSON unless `alt=text`; identity tokens have one form. Other values of `alt` are left to the server.
+/// JSON unless `alt=text`; identity tokens have one form. Other values of `alt` are refused by the server.
 fn form_of(principal: Principal, query: &Query, kind: TokenKind) -> Option<TokenFormat> {
     match (query.value(Param::Alt), kind, principal) {
-        (None, ..) | (Some("json"), TokenKind::Access, _) | (Some(_), TokenKind::Identity, Principal::Workload(_)) => {
-            Some(TokenFormat::Json)
-        }
+        (None | Some("json"), ..) | (Some(_), TokenKind::Identity, Principal::Workload(_)) => Some(TokenFormat::Json),
         (Some("text"), TokenKind::Access, _) => Some(TokenFormat::Text),
+        (Some("text"), TokenKind::Identity, _) => Some(TokenFormat::Json),
         _ => None,
     }
 }
@@ -226,6 +219,31 @@ mod tests {
         assert_ne!(key("?scopes=a"), key(""));
     }
 
+    /// A token that the cache does not know would not be in the audit's log.
+    #[test]
+    fn no_parameter_passes_a_token_by_the_cache() {
+        let changes = [
+            Param::Scopes,
+            Param::BindingEnforcement,
+            Param::BindCertificateFingerprint,
+            Param::EnforceScopes,
+            Param::Transport,
+        ];
+        for param in Param::ALL.iter().filter(|param| !matches!(param, Param::Alt | Param::WaitForChange)) {
+            assert_eq!(
+                token(&format!("?{}=1", param.key())).map(|(key, _)| key == self::key("")),
+                Some(!changes.contains(param))
+            );
+        }
+        assert_eq!(key("?wait_for_change=false&timeout_sec=5&last_etag=x&scopes=a"), key("?scopes=a"));
+        let identity = |query: &str| {
+            read(&format!("/computeMetadata/v1/instance/service-accounts/default/identity?audience=a{query}"))
+        };
+        for query in ["&alt=json", "&alt=text", "&email=a", "&wait_for_change=false"] {
+            assert_eq!(identity(query), identity(""), "{query}");
+        }
+    }
+
     /// The request would not be of any use to another server, and the node's is not asked for a workload.
     #[test]
     fn no_parameter_keeps_a_workloads_request_from_being_one_for_a_token() {
@@ -250,8 +268,8 @@ mod tests {
     }
 
     #[test]
-    fn requests_with_parameters_of_unknown_effect_are_left_to_the_server() {
-        for query in ["?wait_for_change=true", "?alt=xml", "?format=full", "?email=a"] {
+    fn requests_that_the_server_refuses_are_left_to_it() {
+        for query in ["?wait_for_change=true", "?alt=xml"] {
             assert_eq!(token(query), None, "{query}");
         }
         assert_eq!(read("/computeMetadata/v1/instance/id"), None);
@@ -265,7 +283,7 @@ mod tests {
         assert_ne!(identity("?audience=a"), identity("?audience=b"));
         assert_ne!(identity("?audience=a"), identity("?audience=a&format=full"));
         assert_eq!(identity("?audience=https://a"), identity("?audience=https%3A%2F%2Fa"));
-        assert_eq!(identity("?audience=a&scopes=x"), None);
+        assert_eq!(identity("?audience=a&scopes=x"), identity("?audience=a"));
         assert_ne!(identity("?audience=a").map(|(key, _)| key), token("?audience=a").map(|(key, _)| key));
     }
 
