@@ -6,9 +6,7 @@ use tokio::task::JoinSet;
 
 use crate::shared::Shared;
 use crate::warm::WarmStart;
-use proxy::layers::conceal::PolicyMetrics;
-use proxy::layers::leaves::Leaves;
-use proxy::policy::{A_RESTART_FAILS, LivePolicy, Reloaded};
+use proxy::policy::{A_RESTART_FAILS, Reloaded};
 use proxy::upstream::Upstream;
 
 /// Starts the background tasks, which end when the returned set is dropped.
@@ -21,9 +19,8 @@ pub(super) fn start(shared: &Arc<Shared>) -> JoinSet<()> {
         // All values are in memory already.
         Upstream::None(_) => shared.readiness.warm(),
     }
-    let concealment = Arc::clone(&shared.concealment);
-    let leaves = Arc::clone(&shared.leaves);
-    tasks.spawn(async move { follow_policy(concealment.policy(), concealment.metrics(), &leaves).await });
+    let followed = Arc::clone(shared);
+    tasks.spawn(async move { follow_policy(&followed).await });
     let connections = Arc::clone(&shared.limits.connections);
     tasks.spawn(async move { connections.tend().await });
     if let Some(identity) = shared.identity.clone() {
@@ -35,7 +32,9 @@ pub(super) fn start(shared: &Arc<Shared>) -> JoinSet<()> {
 }
 
 /// Follows the policy file. Logs and counts its changes.
-async fn follow_policy(live: &LivePolicy, metrics: &PolicyMetrics, leaves: &Arc<Leaves>) {
+async fn follow_policy(shared: &Shared) {
+    let Shared { concealment, leaves, limits, .. } = shared;
+    let (live, metrics) = (concealment.policy(), concealment.metrics());
     metrics.in_force(&live.current());
     let report = |reloaded: Reloaded<'_>| {
         metrics.reloaded(&reloaded);
@@ -43,6 +42,8 @@ async fn follow_policy(live: &LivePolicy, metrics: &PolicyMetrics, leaves: &Arc<
             Reloaded::Applied(policy) => {
                 let (name, version, hash) = (policy.name(), policy.version(), policy.hash());
                 tracing::info!(name, version, hash, rules = policy.rule_count(), "policy reloaded");
+                // The new policy may conceal what they wait for.
+                limits.watches.end_all();
                 // The new policy may show more of the trees. What it conceals is left out of the cached trees, too.
                 let leaves = Arc::clone(leaves);
                 tokio::spawn(async move { leaves.refresh_trees().await });

@@ -59,10 +59,10 @@ pub enum Error {
     /// The request was shed under overload.
     #[error("Refused: {0}; try again in a second.")]
     Overloaded(#[from] Overload),
-    /// A request that waits for a change was ended, because the process ends. That is no overload.
+    /// A request that waits for a change was ended, because the process ends or the policy has changed. That is no overload.
     #[error(
-        "Refused: this wait_for_change request was ended, because the proxy on this node is being stopped or replaced; \
-         try again in a second."
+        "Refused: this wait_for_change request was ended, because the proxy on this node is being stopped or replaced, or \
+         its policy has changed; try again in a second."
     )]
     Draining,
     /// A panic in the proxy.

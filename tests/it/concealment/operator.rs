@@ -9,7 +9,9 @@ use proxy::layers::conceal::Mode;
 use proxy::policy::{Choice, Recursive, Source};
 use rustix::fs::{self as node, CWD, FileType, mknodat};
 
-use crate::support::{Binary, Proxy, Scratch, config, get, metric, metric_becomes, upstream};
+use crate::support::{
+    Binary, Connection, Proxy, Scratch, config, eventually, get, metric, metric_becomes, request, upstream,
+};
 
 const KUBE_ENV: &str = "/computeMetadata/v1/instance/attributes/kube-env";
 const SSH_KEYS: &str = "/computeMetadata/v1/instance/attributes/ssh-keys";
@@ -71,8 +73,14 @@ async fn a_changed_file_is_in_force_and_a_broken_one_is_not() {
     let opened = async |name: &str| get(addr, &format!("/computeMetadata/v1/instance/attributes/{name}")).await.status;
     assert_eq!((opened("enable-oslogin").await, opened("enable-guest-attributes").await), (200, 404));
 
+    let mut watcher = Connection::open(addr).await;
+    watcher.send(request("/computeMetadata/v1/instance/attributes/enable-oslogin?wait_for_change=true")).await;
+    eventually("the watch is upstream", || mock.in_flight() == 1).await;
+
     publish(&scratch, "2", &opens("2", "enable-guest-attributes"));
     binary.stderr_line("policy reloaded").await;
+    let ended = watcher.answer().await.expect("an answer");
+    assert_eq!(ended.status, 503, "the new policy conceals what it waits for: {}", ended.body);
     assert_eq!((opened("enable-oslogin").await, opened("enable-guest-attributes").await), (404, 200));
     let page = get(metrics_addr, "/metrics").await.body;
     let info: Vec<&str> = page.lines().filter(|line| line.starts_with("metadata_proxy_policy_info{")).collect();

@@ -16,7 +16,8 @@
 //! otherwise a pod with hundreds of addresses that repeats its requests at once would take processor time from others.
 //! Meanwhile they hold a connection, like watchers.
 //!
-//! When the process ends, all watches end, and their watchers get 503: another process may serve them.
+//! When the process ends, all watches end, and their watchers get 503: another process may serve them. They end as well when the
+//! policy changes: the new one may conceal what they wait for.
 //!
 //! # Cost of a watch
 //!

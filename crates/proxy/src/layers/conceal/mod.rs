@@ -13,8 +13,8 @@
 //!   [`room`](crate::room) limits the memory.
 //!
 //! In audit mode nothing is refused or redacted. Requests that would be are logged and counted, so that a policy can be
-//! tried on a cluster before it is enforced. A request that watches a value is judged on arrival. If the policy changes
-//! while it waits, the new policy applies from the next request.
+//! tried on a cluster before it is enforced. A request that watches a value is judged on arrival, and ended
+//! when the policy changes.
 
 pub mod audit;
 pub mod metrics;

@@ -87,6 +87,10 @@ impl WatchTable {
     /// Ends all watches, and those that begin later.
     pub(super) fn close(&mut self) {
         self.is_closed = true;
+        self.end_all();
+    }
+
+    pub(super) fn end_all(&mut self) {
         for key in self.watches.keys().cloned().collect::<Vec<_>>() {
             self.end(&key, SharedError::Draining);
         }

@@ -226,6 +226,20 @@ async fn when_the_process_ends_all_watches_end_and_so_do_later_ones() {
 }
 
 #[tokio::test]
+async fn when_the_policy_changes_all_watches_end_and_later_ones_begin() {
+    let (server, watches) = start(3);
+    let waiting = [(1, 0), (2, 0), (2, 1)].map(|(pod, number)| ask_from(pod, &server, &watches, &another(number)));
+    settle().await;
+    watches.end_all();
+    for watcher in waiting {
+        assert!(matches!(watcher.await.expect("no panic"), Err(Error::Draining)));
+    }
+    let later = ask_from(1, &server, &watches, &another(0));
+    settle().await;
+    assert_eq!((later.is_finished(), server.waiting.load(Relaxed), watches.count()), (false, 1, 1));
+}
+
+#[tokio::test]
 async fn a_watch_passes_to_a_remaining_watcher_when_its_holder_leaves() {
     let (server, watches) = start(2);
     let began = ask_from(1, &server, &watches, &another(0));

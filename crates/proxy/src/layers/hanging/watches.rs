@@ -42,6 +42,11 @@ struct WatchTask {
 }
 
 impl Watches {
+    /// Ends all watches, whose watchers get 503: a policy that is not in force any more let them begin.
+    pub fn end_all(&self) {
+        self.table.lock().end_all();
+    }
+
     /// Creates a set with at most `limit` watches. Their answers are charged to `room`.
     pub fn new(limit: usize, room: Arc<Room>) -> Self {
         Self { room, table: Mutex::new(WatchTable::new(limit)) }
