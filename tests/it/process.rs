@@ -84,6 +84,20 @@ async fn it_serves_until_it_is_told_to_stop_also_when_it_says_nothing() {
 
 /// Other daemons read their configuration again.
 #[tokio::test]
+async fn a_log_that_nobody_reads_stops_nothing() {
+    let mock = upstream().await;
+    let (mut binary, addr, _) = Binary::ready(None, mock.addr(), &["--log=trace"]).await;
+    // Several times what a pipe has room for.
+    for _ in 0..1000 {
+        assert_eq!(get(addr, "/computeMetadata/v1/instance/zone").await.status, 200);
+    }
+    let line = binary.stderr_line("log lines were dropped").await;
+    assert!(line.contains("WARN") && line.contains("standard error was a full pipe"), "{line}");
+    binary.terminate();
+    assert_eq!(binary.ended().await.code(), Some(0));
+}
+
+#[tokio::test]
 async fn sighup_ends_nothing() {
     let mock = upstream().await;
     let (mut binary, addr) = Binary::proxy(mock.addr()).await;

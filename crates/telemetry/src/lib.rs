@@ -12,6 +12,7 @@ pub mod logging;
 pub mod minute;
 mod moment;
 pub mod panics;
+mod patient;
 mod process;
 pub mod refusals;
 pub mod registry;

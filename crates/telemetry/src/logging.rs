@@ -1,7 +1,7 @@
 //! Logging: text for a terminal, JSON for a cluster. Levels can be changed at runtime.
 
 use std::fmt;
-use std::io::IsTerminal;
+use std::io::{self, IsTerminal};
 use std::str::FromStr;
 use std::sync::OnceLock;
 
@@ -15,6 +15,7 @@ use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Layer, Registry, fmt as lines};
 
 use super::panics;
+use super::patient::{self, Patient};
 
 /// Target of the log line about changed levels, which is written regardless of the levels.
 pub const CHANGES: &str = "gce_metadata_proxy::levels";
@@ -95,15 +96,22 @@ struct InForce {
 /// Starts logging to standard error, also of panics. Later calls have no effect.
 pub fn start(format: Format, levels: &Levels) {
     let (filter, handle) = reload::Layer::new(with_fixed(levels));
+    // Locked, so that no other thread takes the room that a line was promised.
+    let log = || Patient(io::stderr().lock());
     let lines = match format {
-        Format::Text => lines::layer().with_ansi(std::io::stderr().is_terminal()).with_writer(std::io::stderr).boxed(),
-        Format::Json => lines::layer().json().flatten_event(true).with_writer(std::io::stderr).boxed(),
+        Format::Text => lines::layer().with_ansi(io::stderr().is_terminal()).with_writer(log).boxed(),
+        Format::Json => lines::layer().json().flatten_event(true).with_writer(log).boxed(),
     };
     // Fails only if logging was started before.
     if tracing_subscriber::registry().with(lines.with_filter(filter)).try_init().is_ok() {
         let _ = IN_FORCE.set(InForce { filter: handle, levels: Mutex::new(levels.clone()) });
         panics::log();
     }
+}
+
+/// Reports the lines that were dropped since the last call, because nobody read standard error. To be called now and then.
+pub fn report_dropped() {
+    patient::report();
 }
 
 /// Changes the levels. Returns `false` if logging was never started.
