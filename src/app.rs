@@ -96,6 +96,7 @@ impl App {
         let admin = operator::pages::bind(config.metrics_addr, share, "--metrics-addr")?;
         let identity = config.identity.as_ref();
         let sandboxes = identity.map(|settings| Sandboxes::open(&settings.host_proc)).transpose()?;
+        let sandboxes = sandboxes.map(|found| found.kept_in(identity.and_then(|set| set.state_dir.as_deref())));
         let scans = sandboxes.map(Scans::start).transpose().map_err(StartError::Thread)?;
         let google = {
             let federation = identity.and_then(|settings| settings.federation.as_ref());

@@ -4,15 +4,19 @@ use std::fmt::Write;
 use std::fs;
 use std::time::Duration;
 
+use crate::google::world_with_google;
 use crate::kube::pause;
 use crate::load::Load;
 use crate::pod::{Pod, Told};
+use crate::rights::eventually;
+use crate::support::cgroup::{Bounds, Cgroup};
 use crate::support::needs::{Test, tests};
 use crate::world::{Proxy, World};
 
 pub const TESTS: &[Test] = tests![
     a_claim_to_many_addresses_keeps_the_event_loop_free,
-    routes_without_end_to_one_destination_are_nobody_else_s_burden
+    routes_without_end_to_one_destination_are_nobody_else_s_burden,
+    routing_tables_without_end_end_two_proxies_and_no_more,
 ];
 
 /// Number of pods whose addresses are claimed.
@@ -107,6 +111,50 @@ fn routes_without_end_to_one_destination_are_nobody_else_s_burden() {
     let busy = busy_threads(&proxy).saturating_sub(before);
     println!("the next proxy ran for {busy:.1?} of {WATCHED:?}");
     assert!(busy < MOST_OF_ALL, "{busy:?}");
+}
+
+/// The kernel's file that counts their routes has 155 bytes for each. It is formatted in a buffer of 32 MiB then, the next power of two.
+const TABLES: u32 = 120_000;
+
+/// Memory of the proxy, as in the manifests.
+const MEMORY: u64 = 32 << 20;
+
+fn routing_tables_without_end_end_two_proxies_and_no_more() {
+    let (world, mut api, google) = world_with_google();
+    api.create_account("team-0", "app-0");
+    let neighbour = world.pod(&mut api, "neighbour", world.address(0));
+    let hostile = world.pod(&mut api, "hostile", world.address(1));
+    let tables: Vec<u32> = (1000..1000 + TABLES).collect();
+    for tables in tables.chunks(30_000) {
+        // The kernel looks for a route that is the same in other respects. The metric makes that fast.
+        let line = |table| format!("route add blackhole 10.77.0.0/24 table {table} metric {table}\n");
+        hostile.sandbox().batch(&tables.iter().map(line).collect::<String>());
+    }
+    let dir = world.server.dir().join("state");
+    fs::create_dir_all(&dir).expect("target/tmp can be written");
+    let flags: Vec<String> = google.flags().into_iter().chain([format!("--state-dir={}", dir.display())]).collect();
+    let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+    let group = Cgroup::new(Bounds { memory: Some(MEMORY), cpu: None }).expect("groups are needed");
+    // The routes of a younger pod are not counted.
+    pause(Duration::from_secs(6).saturating_sub(hostile.began.elapsed()));
+    let killed = || group.usage().expect("it has a limit").killed;
+    for ends in 0..=2 {
+        let proxy = world.proxy_without_pods(Some(&group), &flags);
+        let mut is_served = false;
+        eventually(|| {
+            // It scans the node's processes for the first request.
+            let told = neighbour.inside(|pod| pod.connect().map(|mut open| pod.ask_for_token(&mut open)));
+            is_served = matches!(told, Some(Told::Itself));
+            if is_served || killed() > ends { Ok(()) } else { Err(format!("{told:?}")) }
+        });
+        println!("proxy {}: {}, {:?}", ends + 1, if is_served { "serves" } else { "ends by OOM" }, group.usage());
+        assert_eq!(is_served, ends == 2, "{:#?}", proxy.written());
+        if is_served {
+            let refused = hostile.inside(|pod| pod.ask(&mut pod.connect().expect("the proxy listens")));
+            assert!(matches!(refused, Told::Unavailable), "its network is not read: {refused:?}");
+            proxy.line("times while it read the network of this pod");
+        }
+    }
 }
 
 /// Processor time of the proxy's first thread, which runs the event loop.

@@ -214,7 +214,8 @@ impl HostProc {
     /// The kernel formats all routes to a destination as one record of `fib_trie`, in a buffer that is charged to the reader,
     /// however little of it is read: 27 bytes for each, so a million of them are an end by OOM. `fib_triestat` counts them in
     /// 0.1 µs each. It takes memory for tables, some 155 bytes for each: a hundred thousand of them would be an end by OOM, too.
-    /// Unlike routes to one destination they are seen in `fib_trie`, so only a proxy that starts beside them reads their count.
+    /// Unlike routes to one destination they are seen in `fib_trie`, so only a proxy that starts beside them reads their count. The
+    /// journal of [`Sandboxes::kept_in`](super::Sandboxes::kept_in) ends that.
     pub(super) fn has_few_routes(&self, pid: Pid) -> io::Result<bool> {
         let mut text = String::new();
         let file = File::open(self.of(pid).join("net/fib_triestat"))?;

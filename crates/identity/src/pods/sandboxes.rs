@@ -1,5 +1,6 @@
 //! [`Sandboxes`]: the networks of this node's pods, as the kernel shows them.
 
+mod journal;
 mod table;
 
 use std::collections::HashMap;
@@ -18,8 +19,9 @@ use super::leads::Leads;
 use super::sandbox::Sandbox;
 use super::scanner::{Age, Scanner, time_of};
 use base::clock::BootTime;
+use journal::Journal;
 pub(super) use table::REMEMBERED;
-use table::{Known, Table};
+use table::{Known, TOO_MANY_ROUTES, Table};
 
 /// Maximum number of addresses of a sandbox. A pod that may configure its network can have any number.
 const MAX_ADDRESSES: usize = 32;
@@ -38,6 +40,8 @@ pub struct Sandboxes {
     /// Never locked while a file is read.
     table: Mutex<Table>,
     leads: Leads,
+    /// `None` if nothing outlives the process.
+    journal: Option<Journal>,
 }
 
 /// The sandboxes that have an address.
@@ -89,7 +93,15 @@ impl Sandboxes {
     fn with(proc: &Path, leads: Leads) -> Result<Self, ProcError> {
         let proc = HostProc::open(proc)?;
         let node = proc.nodes_addresses().unwrap_or_default();
-        Ok(Self { proc, scanner: Mutex::default(), table: Mutex::new(Table { node, ..Table::default() }), leads })
+        let table = Mutex::new(Table { node, ..Table::default() });
+        Ok(Self { proc, scanner: Mutex::default(), table, leads, journal: None })
+    }
+
+    /// Keeps in this directory which network a scan reads, for the next process: the network of a pod that has ended two
+    /// processes, because reading it takes too much memory, is not read again.
+    #[must_use]
+    pub fn kept_in(self, state_dir: Option<&Path>) -> Self {
+        Self { journal: state_dir.map(Journal::open), ..self }
     }
 
     /// The pods that the node's interfaces lead to.
@@ -107,13 +119,17 @@ impl Sandboxes {
             return Scanned { sandboxes: self.count(), unreadable: 1, ..Scanned::default() };
         };
         for (uid, anchor) in found.anchors {
-            sandboxes.insert(uid, Known::new(anchor));
+            let mut known = Known::new(anchor);
+            if let Some(why) = self.journal.as_ref().and_then(|journal| journal.why_closed(uid)) {
+                known.close(uid, &why);
+            }
+            sandboxes.insert(uid, known);
         }
         let now = BootTime::now();
         for (uid, known) in sandboxes.iter_mut().filter(|(_, known)| known.is_due(now)) {
-            match self.addresses_of(known, now) {
+            match self.addresses_of(*uid, known, now) {
                 Ok(addresses) => known.has(addresses, now),
-                Err(error) if error.kind() == io::ErrorKind::FileTooLarge => known.close(*uid),
+                Err(error) if error.kind() == io::ErrorKind::FileTooLarge => known.close(*uid, TOO_MANY_ROUTES),
                 // The known addresses stay: `holders` does not trust them.
                 Err(_) => known.had_addresses = true,
             }
@@ -140,8 +156,11 @@ impl Sandboxes {
         summary
     }
 
-    fn addresses_of(&self, known: &Known, now: BootTime) -> io::Result<Vec<IpAddr>> {
-        if !known.is_small(now) && !self.proc.has_few_routes(known.anchor.pid)? {
+    fn addresses_of(&self, uid: PodUid, known: &Known, now: BootTime) -> io::Result<Vec<IpAddr>> {
+        let is_small = known.is_small(now);
+        // Until both files are read: a pod may add routes in between.
+        let _reading = self.journal.as_ref().filter(|_| !is_small).map(|journal| journal.reading(uid));
+        if !is_small && !self.proc.has_few_routes(known.anchor.pid)? {
             return Err(io::ErrorKind::FileTooLarge.into());
         }
         self.proc.addresses(known.anchor.pid, MAX_ADDRESSES)
@@ -262,7 +281,7 @@ impl Sandboxes {
             return;
         };
         let had = known.clone();
-        known.close(uid);
+        known.close(uid, TOO_MANY_ROUTES);
         table.lose(uid, &had, &[]);
     }
 

@@ -26,9 +26,11 @@ use super::{Pod, PodUid, Pods};
 use crate::cluster::NodeName;
 use base::clock::BootTime;
 
-/// The file, and the temporary file that replaces it.
+/// The file.
 const NAME: &str = "pods.json";
-const NEXT: &str = "pods.json.next";
+
+/// Extension of the temporary file that replaces a file.
+const NEXT: &str = "next";
 
 /// Version of the format. A file with another version is not read.
 const VERSION: u32 = 1;
@@ -58,7 +60,7 @@ pub struct Store {
 
 /// Reason why a file is not used.
 #[derive(Debug, thiserror::Error)]
-enum Unusable {
+pub(super) enum Unusable {
     #[error("{0}")]
     Unread(#[from] io::Error),
     #[error("it is not a file that only this user may write")]
@@ -185,21 +187,28 @@ impl Store {
         let rows = known.iter().take(MAX_PODS).map(|pod| Row::from(&**pod)).collect();
         let (node, boot) = (self.node.to_string(), self.boot.clone());
         let text = serde_json::to_vec(&Kept { version: VERSION, node, boot, heard: heard.as_nanos(), pods: rows })?;
-        let next = self.dir.join(NEXT);
-        // Left behind by a process that ended while it wrote.
-        match fs::remove_file(&next) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
-        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&next)?;
-        file.write_all(&text)?;
         // Not synced: after a crash of the node, the API server reports the pods again.
-        fs::rename(&next, self.dir.join(NAME))
+        replace(&self.dir.join(NAME), &text).map(drop)
     }
 }
 
+/// Puts a file with this content, which nobody else may read or write, in the place of another one. Returns it, open for writing.
+/// Not synced.
+pub(super) fn replace(path: &Path, content: &[u8]) -> io::Result<File> {
+    let next = path.with_extension(NEXT);
+    // Left behind by a process that ended while it wrote.
+    match fs::remove_file(&next) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&next)?;
+    file.write_all(content)?;
+    fs::rename(&next, path)?;
+    Ok(file)
+}
+
 /// Reads a file that nobody else may write. `None` if there is none.
-fn read_own(path: &Path) -> Result<Option<Vec<u8>>, Unusable> {
+pub(super) fn read_own(path: &Path) -> Result<Option<Vec<u8>>, Unusable> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = match rustix::fs::open(path, flags, Mode::empty()) {
         Ok(file) => File::from(file),

@@ -58,9 +58,13 @@ pub(super) struct Known {
     /// Whether it had an address when it was complete, or could not be read. Some runtimes take a pod's addresses before
     /// they end its processes: then the address may be another pod's, and the API server's report does not count.
     pub(super) had_addresses: bool,
-    /// Its network has too many routes. It is not read again.
+    /// Its network has too many routes, or ended proxies that read it. It is not read again.
     pub(super) is_closed: bool,
 }
+
+/// Why a network is closed that has more routes than are read.
+pub(super) const TOO_MANY_ROUTES: &str = "this pod has too many routes (more than about 500), so its network is no longer read and it \
+     gets 503 until it is deleted and created again; check who may add routes there (NET_ADMIN)";
 
 /// Age from which on a sandbox is complete. gVisor takes the addresses out of a pod's network when it starts, after the
 /// network plugin has put them there: some tenths of a second later, on a busy node some seconds.
@@ -95,14 +99,10 @@ impl Known {
         now.since(self.read.max(time_of(self.anchor.start))) < SMALL_FOR
     }
 
-    /// Ignores its network from now on, because of its routes. The pod is unknown, and what it claims to have is nobody's.
-    pub(super) fn close(&mut self, uid: PodUid) {
+    /// Ignores its network from now on. The pod is unknown, and what it claims to have is nobody's. `why`: for the log.
+    pub(super) fn close(&mut self, uid: PodUid, why: &str) {
         if !mem::replace(&mut self.is_closed, true) {
-            tracing::warn!(
-                %uid,
-                "this pod has too many routes (more than about 500), so its network is no longer read and it gets 503 until it is \
-                 deleted and created again; check who may add routes there (NET_ADMIN)"
-            );
+            tracing::warn!(%uid, "{why}");
         }
         // The API server's report does not count, either.
         self.had_addresses = true;
@@ -160,7 +160,7 @@ impl Table {
         for (uid, had) in before.iter().filter(|(_, had)| had.is_closed) {
             // Closed while the scan ran.
             if let Some(has) = self.sandboxes.get_mut(uid).filter(|has| has.anchor.age() == had.anchor.age()) {
-                has.close(*uid);
+                has.close(*uid, TOO_MANY_ROUTES);
             }
         }
         for (uid, had) in before.iter().chain(ended) {

@@ -166,7 +166,7 @@ async fn a_file_that_others_may_write_is_not_read() {
 #[tokio::test(start_paused = true)]
 async fn what_is_left_of_a_write_does_not_stop_the_next() {
     let dir = Dir::new();
-    fs::write(dir.0.join(NEXT), "half of a fi").expect("it is free");
+    fs::write(dir.file().with_extension(NEXT), "half of a fi").expect("it is free");
     written(&dir, [pod(1)]);
     assert_eq!(restored(&dir.store()).count(), 1);
 }
