@@ -54,7 +54,10 @@ async fn what_is_known_is_answered_while_the_upstream_is_away() {
     let redirect = get(proxy.addr, "/computeMetadata/v1/instance").await;
     assert_eq!(redirect.header("location"), Some(&*format!("http://{}/computeMetadata/v1/instance/", proxy.addr)));
     assert_eq!((redirect.status, redirect.body.as_str()), (301, "/computeMetadata/v1/instance/\n"));
-    assert_eq!(get(proxy.addr, "/computeMetadata/v1/universe/universe-domain").await.body, "googleapis.com");
+    for universe in ["universe-domain", "universe_domain"] {
+        let universe = get(proxy.addr, &format!("/computeMetadata/v1/universe/{universe}")).await;
+        assert_eq!((universe.status, universe.body.as_str()), (200, "googleapis.com"));
+    }
     assert_eq!(get(proxy.addr, "/computeMetadata/v1/instance/cpu-platform").await.status, 503);
     assert_eq!(get(proxy.addr, &path_of(BUILDER_ACCOUNT)).await.status, 503, "a token that was never known");
 }

@@ -37,6 +37,8 @@ async fn every_failure_is_a_503_with_its_reason() {
         (cut, "cut_short"),
         (Fault::Garbage, "not_http"),
         (Fault::NoFlavor, "no_flavor"),
+        (Fault::Status(502, "a gateway's page".to_owned()), "gateway"),
+        (Fault::Status(504, String::new()), "gateway"),
     ] {
         let name = format!("{fault:?}");
         mock.fault(fault);
@@ -45,6 +47,18 @@ async fn every_failure_is_a_503_with_its_reason() {
         assert!(counted.is_some_and(|count| count >= 1.0), "{name} is counted as {reason}");
         mock.heal();
         assert_eq!(get(proxy.addr, LEAF).await.status, 200, "{name} is over");
+    }
+}
+
+#[tokio::test]
+async fn a_gateways_error_in_place_of_a_token_is_a_503() {
+    let (mock, proxy) = start().await;
+    for status in [502, 504] {
+        mock.fault(Fault::Status(status, "a gateway's page".to_owned()));
+        let token = format!("/computeMetadata/v1/instance/service-accounts/{status}@b.c/token");
+        let answer = get(proxy.addr, &token).await;
+        assert_unavailable(&answer, &token);
+        assert!(answer.body.contains(&status.to_string()), "{}", answer.body);
     }
 }
 

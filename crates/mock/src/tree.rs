@@ -34,8 +34,9 @@ impl Tree {
         tree
     }
 
-    /// The leaf at a path.
+    /// The leaf at a path. An older spelling is not listed.
     pub(super) fn leaf(&self, path: &str) -> Option<&Leaf> {
+        let path = if path == "universe/universe_domain" { "universe/universe-domain" } else { path };
         self.nodes.get(path).filter(|leaf| leaf.kind != Kind::Directory)
     }
 

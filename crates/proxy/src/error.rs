@@ -12,6 +12,7 @@ use http::StatusCode;
 use crate::failure::{Failure, TokenFailure, Withheld};
 use crate::policy::Concealed;
 use crate::refused::Refused;
+use protocol::metadata::query::QueryError;
 use protocol::metadata::{CallingPod, RequestError, Unidentified};
 use telemetry::latency::RequestOutcome;
 
@@ -220,7 +221,8 @@ impl Error {
 
 fn status_of_request(error: &RequestError) -> StatusCode {
     match error {
-        RequestError::Malformed(_) => StatusCode::BAD_REQUEST,
+        // As the server: libraries take 403 for a concealed value.
+        RequestError::Malformed(_) | RequestError::Query(QueryError::Timeout) => StatusCode::BAD_REQUEST,
         RequestError::TargetTooLong { .. } => StatusCode::URI_TOO_LONG,
         RequestError::Method(_) => StatusCode::METHOD_NOT_ALLOWED,
         // A path that two servers may parse differently is forbidden, because it may be meant to evade the policy. A

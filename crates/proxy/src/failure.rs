@@ -54,6 +54,9 @@ pub enum Failure {
     /// A request for the node's accounts on behalf of another principal.
     #[error("the node's accounts are requested only for the node")]
     Foreign,
+    /// 502 or 504, as from a gateway that does not reach the metadata server.
+    #[error("it, or a gateway in front of it, answers {}", .0.as_u16())]
+    Gateway(StatusCode),
     /// A successful response without `Metadata-Flavor: Google`: a different server listens at its address.
     #[error("its response lacks `Metadata-Flavor: Google`, so a different server answers at its address")]
     NoFlavor,
@@ -69,6 +72,7 @@ impl Failure {
             Self::CutShort => "upstream_cut_short",
             Self::NotHttp => "upstream_not_http",
             Self::TooLarge(_) | Self::HeadTooLarge => "upstream_too_large",
+            Self::Gateway(_) => "upstream_gateway",
             Self::NoFlavor => "upstream_no_flavor",
             Self::Foreign => "foreign_principal",
         }

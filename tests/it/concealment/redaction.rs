@@ -108,21 +108,56 @@ async fn head_has_the_head_of_what_get_has() {
     proxy.stop().await;
 }
 
-/// Clients compare what they see: the server's `ETag` changes with each concealed value.
+async fn etag(addr: SocketAddr, target: &str) -> String {
+    get(addr, target).await.header("etag").expect("as the server has").to_owned()
+}
+
+/// A client that has read a tree waits for its next change with the `ETag` that it got.
 #[tokio::test]
-async fn the_etag_is_that_of_what_is_shown() {
+async fn a_tree_can_be_watched_from_the_etag_of_its_last_read() {
     let (mock, proxy) = redacting().await;
-    let etag = async |target: &str| get(proxy.addr, target).await.header("etag").expect("as the server has").to_owned();
-    let before = etag(TREE).await;
-    assert_eq!(etag(KEPT_TREE).await, before, "it is the same value");
-    let of_server = get(mock.addr(), TREE).await.header("etag").expect("a tree has one").to_owned();
-    assert_ne!(before, of_server);
-    mock.set("instance/attributes/kube-env", "MOCK-SECRET of tomorrow");
-    assert_ne!(get(mock.addr(), TREE).await.header("etag"), Some(&*of_server), "the test would show nothing");
-    assert_eq!(etag(TREE).await, before);
-    mock.set("instance/attributes/cluster-name", "renamed");
-    assert_ne!(etag(TREE).await, before);
+    let addr = proxy.addr;
+    let text = format!("{KEPT_TREE}&alt=text");
+    let before = etag(addr, KEPT_TREE).await;
+    assert_eq!([etag(addr, TREE).await, etag(addr, &text).await], [before.clone(), before], "it is the same tree");
+    let mut watchers = JoinSet::new();
+    for tree in [KEPT_TREE, "/computeMetadata/v1/instance/disks/?recursive=true"] {
+        let before = etag(addr, tree).await;
+        let watch = format!("{tree}&wait_for_change=true&last_etag={before}");
+        watchers.spawn(async move { (tree, before, etag(addr, &watch).await) });
+    }
+    eventually("both wait", || mock.watchers() == 2).await;
+    mock.set("instance/disks/0/type", "PERSISTENT-SSD");
+    for (tree, before, now) in watchers.join_all().await {
+        assert_ne!(before, now, "{tree}");
+    }
     proxy.stop().await;
+}
+
+/// Where the policy permits no watch, the server's `ETag` would be all that tells of changes of concealed values.
+#[tokio::test]
+async fn a_tree_that_cannot_be_watched_has_the_etag_of_what_is_shown() {
+    let mock = upstream().await;
+    let scratch = Scratch::new("etag");
+    let policy = "apiVersion: gce-metadata-proxy/v1\nkind: ConcealmentPolicy\nname: mine\nversion: '1'\nextends: compat\n\
+                  listings: redact\nqueryKeys: [alt, last_etag, recursive]\n";
+    let source = Source::parse(&scratch.file("policy.yaml", policy));
+    let unwatched = start(&mock, Choice { source, recursive: None }).await;
+    let strict = start(&mock, built_in("strict")).await;
+    let listing = "/computeMetadata/v1/instance/?last_etag=x";
+    let cases = [(&unwatched, TREE), (&unwatched, listing), (&strict, listing)];
+    let mut before = Vec::new();
+    for (proxy, target) in cases {
+        before.push([etag(proxy.addr, target).await, etag(mock.addr(), target).await]);
+    }
+    mock.set("instance/attributes/kube-env", "MOCK-SECRET of tomorrow");
+    mock.remove("instance/workload-identities");
+    for ((proxy, target), [shown, of_server]) in cases.into_iter().zip(before) {
+        assert_ne!(etag(mock.addr(), target).await, of_server, "{target}: the test would show nothing");
+        assert_eq!(etag(proxy.addr, target).await, shown, "{target}");
+    }
+    unwatched.stop().await;
+    strict.stop().await;
 }
 
 #[tokio::test]

@@ -7,8 +7,8 @@ use tower::{Layer, ServiceExt};
 use super::*;
 use crate::cluster::Annotations;
 use crate::tests::pod;
-use crate::workloads::Account;
-use protocol::metadata::{MetadataPath, Query};
+use crate::workloads::{Account, Federation, federation};
+use protocol::metadata::{Endpoint, MetadataPath, Query};
 use proxy::error::Error;
 use proxy::layers::filter::layer;
 
@@ -25,7 +25,10 @@ struct Scene {
 impl Scene {
     /// The account is not read yet.
     fn new() -> Self {
-        let federation = crate::workloads::federation::tests::gke("shop");
+        Self::of(federation::tests::gke("shop"))
+    }
+
+    fn of(federation: Federation) -> Self {
         let workloads = Arc::new(Workloads::new(Some(federation)));
         let account = workloads.of_pod(&pod(1, "shop", "checkout"));
         let accounts = Accounts::new(&workloads).expect("a federation");
@@ -99,6 +102,54 @@ async fn a_pod_sees_its_own_account_by_all_of_its_names() {
     assert_eq!(linked.asks_for("/").await, (200, format!("{GOOGLE}/\ndefault/\n")));
     let unlinked = Scene::annotated(None);
     assert_eq!(unlinked.asks_for("/default/email").await, (200, "shop.svc.id.goog".to_owned()));
+}
+
+/// Python's `urljoin` drops a slash of the principal; others keep both, or encode the colons.
+#[tokio::test]
+async fn a_principal_in_place_of_an_email_is_a_name_of_its_own_account_alone() {
+    let pool = |pool: &str| format!("/locations/global/workloadIdentityPools/{pool}/subject/");
+    for (federation, project, pool, [own, other]) in [
+        (federation::tests::gke("shop"), "12", pool("shop.svc.id.goog"), ["ns/shop/sa/checkout", "ns/shop/sa/token"]),
+        (
+            federation::tests::elsewhere(),
+            "123",
+            pool("my-pool"),
+            ["system:serviceaccount:shop:checkout", "system:serviceaccount:shop:token"],
+        ),
+    ] {
+        let scene = Scene::of(federation);
+        scene.accounts.names.know_project("shop", "12");
+        let principal_as_email = Some("true".to_owned());
+        scene.workloads.found(&scene.account, "u", &Annotations { principal_as_email, ..Annotations::default() });
+        let (_, email) = scene.asks_for("/default/email").await;
+        assert_eq!(email, format!("principal://iam.googleapis.com/projects/{project}{pool}{own}"));
+        let tree = scene.asks_for("/default/?recursive=true").await;
+        for name in [email.clone(), email.replace("//", "/"), email.replace(':', "%3A"), email.replace("//", "///")] {
+            assert_eq!(scene.asks_for(&format!("/{name}/email")).await, (200, email.clone()), "{name}");
+            assert_eq!(scene.asks_for(&format!("/{name}/?recursive=true")).await, tree);
+            assert_eq!(scene.asks_for(&format!("/{name}/")).await.1, "aliases\nemail\nidentity\nscopes\ntoken\n");
+            assert_eq!(scene.asks_for(&format!("/{name}")).await.0, 301);
+            assert_eq!(scene.asks_for(&format!("/{name}/nothing")).await.0, 404);
+            for token in ["token", "identity?audience=a"] {
+                let request = scene.request(&format!("{ROOT}/{name}/{token}"));
+                let (Endpoint::Token(account) | Endpoint::Identity(account)) = &request.endpoint else {
+                    panic!("{:?}", request.endpoint)
+                };
+                let Principal::Workload(number) = request.principal else { panic!("{}", request.principal) };
+                assert_eq!(scene.workloads.is_own(number, account), Some(true));
+                assert_eq!(scene.ask(request).await.expect("an answer"), PASSED);
+            }
+        }
+        let others = [other, "checkout", "ns/shop/sa", "ns/shop/sa/checkout2", &format!("{own}/x"), ""];
+        for name in others.map(|other| format!("principal://iam.googleapis.com/projects/{project}{pool}{other}")) {
+            for below in ["/", "/email", "/token", "/identity?audience=a", "/?recursive=true", "/token/token"] {
+                assert_eq!(scene.asks_for(&format!("/{name}{below}")).await.0, 404, "{name}{below}");
+            }
+        }
+        // A Google account's principal is not its name.
+        scene.reads(Some(GOOGLE));
+        assert_eq!(scene.asks_for(&format!("/{email}/token")).await.0, 404);
+    }
 }
 
 #[tokio::test]

@@ -156,7 +156,7 @@ mod tests {
     #[test]
     fn only_its_own_names_are_its_own() {
         let names = gke();
-        let own = |name: &str| names.is_own(&ServiceAccount::from_segment(name), &linked(Some(GOOGLE), None));
+        let own = |name: &str| names.is_own(&ServiceAccount::from_name(name), &linked(Some(GOOGLE), None));
         assert!(own("default") && own(GOOGLE) && own(POOL));
         for other in
             ["y@p.iam.gserviceaccount.com", "q.svc.id.goog", "", "Default", "12-compute@developer.gserviceaccount.com"]
@@ -164,6 +164,6 @@ mod tests {
             assert!(!own(other), "{other}");
         }
         let unlinked = linked(None, None);
-        assert!(!names.is_own(&ServiceAccount::from_segment(GOOGLE), &unlinked));
+        assert!(!names.is_own(&ServiceAccount::from_name(GOOGLE), &unlinked));
     }
 }

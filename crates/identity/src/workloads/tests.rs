@@ -44,14 +44,14 @@ async fn a_workloads_own_names_are_its_pools_and_once_it_is_read_its_google_acco
     let workloads = Arc::new(Workloads::new(Some(super::federation::tests::elsewhere())));
     let (account, number) = account(&workloads, 1, "a", "app");
     let is_own = workloads.own_accounts();
-    let names = |name: &str| is_own(number, &ServiceAccount::from_segment(name));
+    let names = |name: &str| is_own(number, &ServiceAccount::from_name(name));
     let email = "app@shop.iam.gserviceaccount.com";
     assert!(names("my-pool"));
     assert!(!names(email), "it is not known yet");
     workloads.found(&account, "u", &LINKED);
     assert!(names(email));
     assert!(!names("other@shop.iam.gserviceaccount.com"));
-    assert!(!is_own(WorkloadId(99), &ServiceAccount::from_segment(email)));
+    assert!(!is_own(WorkloadId(99), &ServiceAccount::from_name(email)));
 }
 
 #[test]

@@ -24,6 +24,8 @@ async fn the_tree_has_the_content_types_of_the_real_server() {
         ("instance/scheduling/preemptible", "application/text", "FALSE"),
         ("instance/maintenance-event", "application/text", "NONE"),
         ("instance/service-accounts/default/aliases", "application/text", "default\n"),
+        ("universe/universe-domain", "application/text", "googleapis.com"),
+        ("universe/universe_domain", "application/text", "googleapis.com"),
         ("universe/?recursive=True", "application/json", "{\"universeDomain\":\"googleapis.com\"}"),
         ("universe/?recursive=1&alt=text", "application/text", "universe-domain googleapis.com\n"),
     ] {

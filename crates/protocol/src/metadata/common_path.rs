@@ -4,7 +4,7 @@
 //! precomputed: that it is canonical, the policy's verdict, and whether its value is cached.
 
 macro_rules! paths {
-    ($($(#[$doc:meta])* $name:ident = $text:literal),+ $(,)?) => {
+    ($($(#[$doc:meta])* $name:ident = $text:literal $(or $older:literal)?),+ $(,)?) => {
         /// A path that every client library requests.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         pub enum CommonPath { $($(#[$doc])* $name),+ }
@@ -19,7 +19,12 @@ macro_rules! paths {
             }
 
             pub(super) fn from_text(path: &str) -> Option<Self> {
-                match path { $($text => Some(Self::$name),)+ _ => None }
+                match path {
+                    $($text => Some(Self::$name),)+
+                    // Last, so that it costs the others nothing.
+                    $($($older => Some(Self::$name),)?)+
+                    _ => None
+                }
             }
         }
     };
@@ -29,8 +34,8 @@ macro_rules! paths {
 paths! {
     /// The default account's access token.
     DefaultToken = "/computeMetadata/v1/instance/service-accounts/default/token",
-    /// Part of every API's host name.
-    UniverseDomain = "/computeMetadata/v1/universe/universe-domain",
+    /// Part of every API's host name. The server answers to both spellings; many deployed libraries request the older one.
+    UniverseDomain = "/computeMetadata/v1/universe/universe-domain" or "/computeMetadata/v1/universe/universe_domain",
     /// The project, by name.
     ProjectId = "/computeMetadata/v1/project/project-id",
     /// The project, by number.

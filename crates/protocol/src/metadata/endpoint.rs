@@ -49,10 +49,9 @@ impl Endpoint {
         };
         // `token/` is not a token: the server answers 404 to a leaf with a trailing slash.
         let below = &below[1.min(below.len())..];
-        let account_ends = below.bytes().position(|byte| byte == b'/').unwrap_or(below.len());
-        match below.split_at(account_ends) {
-            (account, "/token") => Self::Token(ServiceAccount::from_segment(account)),
-            (account, "/identity") => Self::Identity(ServiceAccount::from_segment(account)),
+        match ServiceAccount::split(below) {
+            (account, "/token") => Self::Token(ServiceAccount::from_name(account)),
+            (account, "/identity") => Self::Identity(ServiceAccount::from_name(account)),
             _ => Self::ServiceAccounts,
         }
     }

@@ -70,21 +70,18 @@ impl Asked {
     /// Parses a path of v1. `None` if it is not below `service-accounts`.
     pub fn parse(path: &MetadataPath) -> Option<Self> {
         let below = path.as_str().strip_prefix("/computeMetadata/v1/instance/service-accounts")?;
-        let mut names = below.split('/');
-        if names.next() != Some("") {
-            return None;
-        }
-        let account = ServiceAccount::from_segment;
-        Some(match (names.next(), names.next(), names.next()) {
-            (None, ..) => Self::Accounts { has_slash: false },
-            (Some(""), None, _) => Self::Accounts { has_slash: true },
-            (Some(name), None, _) => Self::Account { name: account(name), has_slash: false },
-            (Some(name), Some(""), None) => Self::Account { name: account(name), has_slash: true },
-            (Some(name), Some(value), None) => match value.parse() {
-                Ok(value) => Self::Value { name: account(name), value },
+        let Some(below) = below.strip_prefix('/') else {
+            return below.is_empty().then_some(Self::Accounts { has_slash: false });
+        };
+        let (name, rest) = ServiceAccount::split(below);
+        let account = || ServiceAccount::from_name(name);
+        Some(match (name, rest) {
+            ("", _) => Self::Accounts { has_slash: true },
+            (_, "" | "/") => Self::Account { name: account(), has_slash: !rest.is_empty() },
+            (_, value) => match value[1..].parse() {
+                Ok(value) => Self::Value { name: account(), value },
                 Err(_) => Self::Nothing,
             },
-            _ => Self::Nothing,
         })
     }
 

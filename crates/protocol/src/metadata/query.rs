@@ -121,7 +121,8 @@ pub enum QueryError {
     /// Two values for one parameter: servers differ on which one counts.
     #[error("it gives `{}` more than once", .0.key())]
     Repeated(Param),
-    /// `timeout_sec` that is not a whole number of seconds below 2^32.
+    /// `timeout_sec` with `wait_for_change` that is not a whole number of seconds below 2^32. It is read in one way only, so this
+    /// is a client's mistake.
     #[error("its timeout_sec is not a whole number of seconds")]
     Timeout,
 }
@@ -145,10 +146,12 @@ impl Query {
             query.add(pair)?;
         }
         query.known.sort_unstable_by_key(|(param, _)| *param);
-        if query.value(Param::TimeoutSec).is_some_and(|seconds| seconds.parse::<u32>().is_err()) {
+        query.known.retain(|(param, value)| !param.is_flag() || !value.is_empty());
+        if query.waits_for_change()
+            && query.value(Param::TimeoutSec).is_some_and(|seconds| seconds.parse::<u32>().is_err())
+        {
             return Err(QueryError::Timeout);
         }
-        query.known.retain(|(param, value)| !param.is_flag() || !value.is_empty());
         Ok(query)
     }
 

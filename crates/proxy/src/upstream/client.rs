@@ -9,7 +9,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{Request, Response};
+use http::{Request, Response, StatusCode};
 use http_body_util::Empty;
 use hyper::body::Incoming;
 use hyper::client::conn::http1;
@@ -223,8 +223,11 @@ fn exchange_on(mut lease: Lease, request: Outgoing) -> impl Future<Output = Resu
     async move {
         let response = answer.await.map_err(|error| Failure::before_head(&error))?;
         let has_flavor = response.headers().get(METADATA_FLAVOR).is_some_and(|value| value == GOOGLE);
-        if response.status().is_informational() {
-            return Err(Failure::NotHttp);
+        match response.status() {
+            status if status.is_informational() => return Err(Failure::NotHttp),
+            // Passed on, they would be final for Python's library, which retries 503.
+            status @ (StatusCode::BAD_GATEWAY | StatusCode::GATEWAY_TIMEOUT) => return Err(Failure::Gateway(status)),
+            _ => {}
         }
         // Errors may lack the flavor, because some emulators omit it.
         if response.status().is_success() && !has_flavor {

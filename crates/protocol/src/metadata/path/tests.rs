@@ -32,6 +32,15 @@ fn a_common_path_is_recognised_in_every_spelling() {
 }
 
 #[test]
+fn an_older_name_is_the_same_path() {
+    for name in ["universe/universe_domain", "universe//universe_domain"] {
+        let path = format!("/computeMetadata/v1/{name}");
+        let path = MetadataPath::parse(&path.parse().expect("a target")).expect("a path");
+        assert_eq!(path.common(), Some(CommonPath::UniverseDomain), "{name}");
+    }
+}
+
+#[test]
 fn the_query_is_not_part_of_the_path() {
     assert_eq!(parse("/a/b?recursive=true/../").as_deref(), Ok("/a/b"));
     assert_eq!(parse("/a//b?c=%2F").as_deref(), Ok("/a/b"));

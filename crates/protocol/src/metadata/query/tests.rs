@@ -78,10 +78,21 @@ fn ambiguous_queries_are_refused() {
         ("alt=%ff", QueryError::Encoding),
         ("alt=text&alt=json", QueryError::Repeated(Param::Alt)),
         ("recursive=false&recursive=true", QueryError::Repeated(Param::Recursive)),
-        ("wait_for_change=true&timeout_sec=-1", QueryError::Timeout),
+        ("timeout_sec=-1&wait_for_change=true", QueryError::Timeout),
+        ("wait_for_change=true&timeout_sec=1.5", QueryError::Timeout),
+        ("wait_for_change=true&timeout_sec=", QueryError::Timeout),
         ("wait_for_change=true&timeout_sec=99999999999", QueryError::Timeout),
     ] {
         assert_eq!(Query::parse(Some(text)), Err(error), "{text}");
+    }
+}
+
+/// The server ignores the parameter then.
+#[test]
+fn a_timeout_is_read_only_of_a_request_that_waits() {
+    for timeout in ["timeout_sec=1.5", "timeout_sec=", "timeout_sec=-1&wait_for_change=false"] {
+        let query = Query::parse(Some(timeout)).expect(timeout);
+        assert_eq!((query.waits_for_change(), query.timeout_seconds()), (false, None), "{timeout}");
     }
 }
 

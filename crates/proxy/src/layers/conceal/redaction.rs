@@ -33,7 +33,7 @@ pub(super) struct Redaction {
     format: Format,
     /// Maximum size of a response that needs no room, in bytes.
     small: usize,
-    /// Whether the upstream's `ETag` is passed on, because this client will send it back for comparison.
+    /// Whether the upstream's `ETag` is passed on: the client may send it back, to wait for the next change.
     keeps_etag: bool,
     /// Whether the node's accounts are shown.
     has_accounts: bool,
@@ -95,6 +95,9 @@ impl Redaction {
         emails: Option<OwnEmail>,
     ) -> Self {
         let has_no_seat = request.hangs() || Leaf::is_kept_tree(request);
+        // A listing cannot be waited for.
+        let keeps_etag =
+            request.query.is_recursive() && policy.as_ref().is_none_or(|policy| policy.passes(Param::WaitForChange));
         let own = match request.principal {
             Principal::Node => Own::Nothing,
             principal => Own::OfPod(principal, emails),
@@ -105,7 +108,7 @@ impl Redaction {
             path: request.path.detached(),
             format: Format::of(&request.query),
             small: if has_no_seat { SMALL_BYTES_WITHOUT_SEAT } else { SMALL_BYTES },
-            keeps_etag: request.hangs(),
+            keeps_etag,
             has_accounts: request.principal == Principal::Node,
             own,
         }
@@ -197,7 +200,8 @@ impl Redaction {
         bytes
     }
 
-    /// Adapts the headers to the visible part. The `ETag` of the whole tree would reveal changes of concealed values.
+    /// Adapts the headers to the visible part. The `ETag` of the whole tree reveals changes of concealed values, which only a
+    /// client that may wait for them learns.
     fn adjust(&self, headers: &mut HeaderMap, shown: &[u8]) {
         headers.insert(header::CONTENT_LENGTH, shown.len().into());
         if self.format == Format::Text {

@@ -221,7 +221,7 @@ mod tests {
     use protocol::metadata::{Endpoint, Principal, Query, ServiceAccount};
 
     fn line(log: &Arc<AuditLog>, pod: u16, account: &str, scopes: &str) -> AuditLine {
-        let (account, query) = (ServiceAccount::from_segment(account), [(Param::Scopes, scopes.into())]);
+        let (account, query) = (ServiceAccount::from_name(account), [(Param::Scopes, scopes.into())]);
         let request = Request::own(Endpoint::Token(account), "/", Query::from_params(query), Principal::Node);
         let [high, low] = pod.to_be_bytes();
         let request = Request { peer: Some(([10, 0, high, low], 1).into()), ..request };
