@@ -29,6 +29,10 @@ fn what_another_tool_installed_is_in_force() {
             assert_eq!(checked.code, Some(1), "{checked:?}");
             let expected = format!("it was installed with {tool}, {expected}");
             assert!(checked.stdout.contains(&expected) && !checked.stdout.contains("OPEN"), "{checked:?}");
+            // With other variables than those of the container, `install` replaces a good redirect.
+            for said in ["rules in force close the metadata server itself to pods", "METADATA_PROXY_REDIRECT_"] {
+                assert!(checked.stdout.contains(said), "{said} is missing from {checked:?}");
+            }
         }
         is_protected(&world.pods[0]);
         succeeds(&redirect(&world.node, "remove"));
