@@ -153,8 +153,12 @@ fn a_missing_value_is_an_error() {
     for levels in ["nonsense=nonsense=x", "verbose", "info,verbose"] {
         assert!(mistakes(&format!("--log {levels}")).contains("--log"), "{levels}");
     }
-    assert!(mistakes("--allowed-host a:80").contains("--allowed-host"));
-    assert!(mistakes("--metrics-allowed-host a:80").contains("--metrics-allowed-host"));
+    for name in ["a:80", "*", "foo.*", "*.foo", "a..b", ".", "a/b", "[::1]"] {
+        for flag in ["--allowed-host", "--metrics-allowed-host"] {
+            let text = mistakes(&format!("{flag} {name}"));
+            assert!(text.contains(flag) && text.contains("wildcard"), "{flag} {name}: {text}");
+        }
+    }
 }
 
 #[test]
