@@ -133,6 +133,8 @@ fn output_that_cannot_be_written_changes_nothing_else() {
     let left = || std::io::pipe().map(|(_, writer)| writer.into()).expect("a pipe");
     let run = |stdout: Stdio, command: &str| {
         let mut binary = world.node.command(BINARY);
+        // Without variables of the tests, of which the log would warn.
+        binary.env_clear().envs(std::env::var_os("PATH").map(|path| ("PATH", path)));
         let output = binary.args(["redirect"]).args(command.split(' ')).stdout(stdout).output().expect("it runs");
         (output.status.code(), String::from_utf8(output.stderr).expect("text"))
     };
