@@ -32,7 +32,7 @@ fn main() -> ExitCode {
     match start(command) {
         Ok((text, code)) => print(&text, code),
         Err(error) => {
-            eprintln!("gce-metadata-proxy: {error}");
+            logging::exit(&error);
             ExitCode::FAILURE
         }
     }

@@ -119,6 +119,18 @@ fn a_misspelt_variable_is_named_by_each_command_with_a_log() {
 }
 
 #[test]
+fn why_it_ends_is_json_where_the_log_is() {
+    let policy = "--policy=strickt";
+    for levels in ["--log=info", "--log=off"] {
+        let (code, text) = run(&[FIXED[0], FIXED[1], "--upstream=none", policy, levels, "--log-format=json"], None);
+        let lines: Result<Vec<serde_json::Value>, _> = text.lines().map(serde_json::from_str).collect();
+        let lines = lines.unwrap_or_else(|error| panic!("{error}: {text}"));
+        let message = lines.last().and_then(|line| line["message"].as_str());
+        assert!(code == Some(1) && message.is_some_and(|message| message.contains("strickt")), "{text}");
+    }
+}
+
+#[test]
 fn a_wrong_policy_is_one_line_that_names_the_place() {
     let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join("wrong-policy.yaml");
     let path = file.to_str().expect("text");
