@@ -35,7 +35,9 @@ fn what_another_tool_installed_is_in_force() {
             }
         }
         is_protected(&world.pods[0]);
-        succeeds(&redirect(&world.node, "remove"));
+        let removed = redirect(&world.node, "remove");
+        let said = [format!("redirect removed from {tool}\n"), format!("there was no redirect in {other}\n")];
+        assert!(removed.code == Some(0) && said.iter().all(|line| removed.stdout.contains(line)), "{removed:?}");
         assert!(with("").stdout.contains("OPEN"));
     }
 }

@@ -55,7 +55,13 @@ pub async fn run<F: Future<Output = ()>>(
         }
         Command::Print(redirect) => return Ok((redirect.text().await?, true)),
         Command::Remove => {
-            lines.extend(remove().await?.into_iter().map(|tool| format!("redirect removed from {tool}")));
+            lines.extend(remove().await?.into_iter().map(|(tool, had_any)| {
+                if had_any {
+                    format!("redirect removed from {tool}")
+                } else {
+                    format!("there was no redirect in {tool}")
+                }
+            }));
             lines.push(
                 "if this node has gce-metadata-redirect.service, which loads the rules at each start, disable it, too: it would close \
                  pods again"

@@ -333,12 +333,13 @@ impl Redirect {
 }
 
 /// Removes all redirects, regardless of the tool and settings they were installed with, and the addresses that they added.
-/// Returns the tools used.
-pub async fn remove() -> Result<Vec<Tool>, Error> {
+/// Returns the tools used, each with whether it had rules of a redirect.
+pub async fn remove() -> Result<Vec<(Tool, bool)>, Error> {
     privileges::check()?;
     let mut used = Vec::new();
     for tool in [Tool::Nft, Tool::Iptables] {
         if let Some(tool) = tool.if_usable().await {
+            let had_any = !matches!(tool.listing().await, Ok(None));
             // Routing to loopback must stop before the rules that guard it are removed.
             if first_edition::needs_guard(&[tool]).await && !first_edition::stop_routing_loopback() {
                 first_edition::say_that_loopback_stays_guarded();
@@ -346,7 +347,7 @@ pub async fn remove() -> Result<Vec<Tool>, Error> {
             } else {
                 tool.remove().await?;
             }
-            used.push(tool);
+            used.push((tool, had_any));
         }
     }
     addresses::remove().map_err(Error::Addresses)?;
