@@ -182,7 +182,7 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Command, Stop> 
 
 /// A sentence for each environment variable that resembles those of flags but is unknown.
 pub fn unknown_variables() -> Vec<String> {
-    variables::unknown(std::env::vars_os().map(|(name, _)| name), &Args::command())
+    variables::unknown(std::env::vars_os(), &Args::command())
 }
 
 impl Args {

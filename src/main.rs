@@ -15,7 +15,7 @@ use operator::pages;
 use operator::startup_taint::StartupTaint;
 use proxy::server::drain::{Signals, ignore_hangups};
 use telemetry::Registry;
-use telemetry::logging::{self, Format};
+use telemetry::logging::{self, Format, Levels};
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::oneshot;
 use tokio_util::task::AbortOnDropHandle;
@@ -32,7 +32,7 @@ fn main() -> ExitCode {
     match start(command) {
         Ok((text, code)) => print(&text, code),
         Err(error) => {
-            eprintln!("gce-metadata-proxy: {error}");
+            logging::exit(&error);
             ExitCode::FAILURE
         }
     }
@@ -59,7 +59,7 @@ async fn run(command: Command) -> Outcome<(String, u8)> {
         Command::ExplainPod { admin, pod } => return Ok((explain::pod(admin, &pod).await?, 0)),
         Command::Status { admin, format } => return Ok(show_status(admin, format).await),
         Command::Check { command, admin, log: (format, levels) } => {
-            logging::start(format, &levels);
+            start_log(format, &levels);
             return Ok(check::run(command, admin, first_signal()?).await?);
         }
         Command::IdentityDoctor { admin, settings, whose, format } => {
@@ -67,7 +67,7 @@ async fn run(command: Command) -> Outcome<(String, u8)> {
             return Ok((operator::finding::render(&report, format), report.exit_code()));
         }
         Command::Redirect { command, metrics_addr, log: (format, levels), startup_taint } => {
-            logging::start(format, &levels);
+            start_log(format, &levels);
             return redirect(command, metrics_addr, startup_taint).await;
         }
         #[cfg(feature = "mock")]
@@ -78,6 +78,14 @@ async fn run(command: Command) -> Outcome<(String, u8)> {
         }
     }
     Ok((String::new(), 0))
+}
+
+/// Starts the log, and warns there of misspelt variables: they may be why the command then does something else than was wanted.
+fn start_log(format: Format, levels: &Levels) {
+    logging::start(format, levels);
+    for unknown in cli::unknown_variables() {
+        tracing::warn!("{unknown}");
+    }
 }
 
 async fn ask(question: &Question, proxy: Option<SocketAddr>) -> Outcome<(String, u8)> {
@@ -143,11 +151,8 @@ fn runtime(threads: usize) -> io::Result<Runtime> {
 async fn serve(config: Config) -> Outcome<()> {
     let mut signals = Signals::listen()?;
     let _ignoring = AbortOnDropHandle::new(tokio::spawn(ignore_hangups()?));
-    logging::start(config.log.0, &config.log.1);
+    start_log(config.log.0, &config.log.1);
     let app = App::prepare(config).await?;
-    for unknown in cli::unknown_variables() {
-        tracing::warn!("{unknown}");
-    }
     let (tell, told) = oneshot::channel::<()>();
     let running = app.run(async {
         // The sender lives as long as this future is polled.

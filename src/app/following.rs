@@ -28,8 +28,8 @@ pub(super) fn follow(cluster: Cluster, shared: &Arc<Shared>, background: &mut Jo
     if let Some(dir) = dir {
         let store = Store::new(dir, cluster.node());
         store.restore(&pods);
-        let pods = Arc::clone(&pods);
-        background.spawn(async move { match pods::keep(store, pods).await {} });
+        let (pods, written) = (Arc::clone(&pods), Arc::clone(identity));
+        background.spawn(async move { match pods::keep(store, pods, |error| written.stored(error)).await {} });
     }
     if workloads.federation().is_some() {
         let cluster = cluster.clone();

@@ -1,6 +1,6 @@
 //! Flags of the proxy itself: from the command line to a [`Config`], and back for `/flagz`.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use clap::builder::Resettable;
 use clap::{ArgMatches, Args, FromArgMatches};
@@ -18,8 +18,10 @@ use super::policy::ChoiceArgs;
 use super::syntax::{ArgExt as _, Choice, Count, HostName, Switch, Time};
 use super::values::UpstreamArgs;
 use crate::config::{self, Config};
+use protocol::metadata::Target;
 use proxy::layers::conceal::Mode;
 use proxy::layers::rescue::OnOverload;
+use proxy::upstream::Upstream;
 
 flags! {
     /// The flags of the proxy, which set the fields of [`Config`]. clap and serde derive a flag's name from the field's. A comment
@@ -150,6 +152,15 @@ impl ServeArgs {
                  operators; give one of them another port"
             ));
         }
+        let listeners = config.addrs.iter().map(|addr| ("--addr", *addr)).chain([("--metrics-addr", operators)]);
+        if let Upstream::Server(server) = &config.upstream {
+            for (flag, own) in listeners.filter(|(_, own)| is_at(server, *own)) {
+                mistakes.add(format!(
+                    "--upstream http://{server} leads to this proxy itself ({flag} {own}), which would ask itself until nothing is left; name \
+                     the metadata server"
+                ));
+            }
+        }
         for (place, one) in config.addrs.iter().enumerate() {
             // Those that the kernel would refuse as the address of another process, which is this one.
             let is_again =
@@ -170,6 +181,25 @@ fn collide(one: SocketAddr, other: SocketAddr) -> bool {
     let includes = |all: IpAddr, ip: IpAddr| all.is_unspecified() && (all.is_ipv6() || ip.is_ipv4());
     let is_same = mine == others || includes(mine, others) || includes(others, mine);
     is_same && one.port() == other.port() && one.port() != 0
+}
+
+/// Whether connections to this server come to a listener at this address, as far as the texts tell: `localhost` is the only name
+/// whose address they say, and which addresses the machine has is unknown but for loopback.
+fn is_at(server: &Target, own: SocketAddr) -> bool {
+    let (host, port) = server.address();
+    let is_here = |ip: IpAddr| {
+        let ip = match ip.to_canonical() {
+            // The kernel takes loopback for it.
+            IpAddr::V4(Ipv4Addr::UNSPECIFIED) => Ipv4Addr::LOCALHOST.into(),
+            IpAddr::V6(Ipv6Addr::UNSPECIFIED) => Ipv6Addr::LOCALHOST.into(),
+            ip => ip,
+        };
+        collide(own, (ip, port).into()) && (ip.is_loopback() || !own.ip().is_unspecified())
+    };
+    if host.eq_ignore_ascii_case("localhost") {
+        return is_here(Ipv4Addr::LOCALHOST.into()) || is_here(Ipv6Addr::LOCALHOST.into());
+    }
+    host.parse().is_ok_and(is_here)
 }
 
 /// The configuration without any flag or environment variable.

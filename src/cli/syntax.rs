@@ -7,12 +7,10 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use clap::Arg;
-use http::HeaderValue;
 use strum::VariantNames;
 
 use super::given::{Given, Syntax, syntax};
 use protocol::metadata::Target;
-use protocol::metadata::host::AllowedHosts;
 use telemetry::logging::{Levels, LevelsError};
 
 /// The names of an enum's variants.
@@ -92,7 +90,7 @@ syntax! {
     SocketAddr => Self, as_in_go,
         "HOST:PORT with an IP address or localhost for HOST, such as 127.0.0.1:988, [::1]:988 or :988";
     OnOff => bool, on_or_off, "true or false";
-    HostName => String, host_name, "a host name without a port";
+    HostName => String, host_name, "a host name without a port or a wildcard";
     Word => Box<str>, word, "a word of letters, digits and -_.:";
     PositiveNumber => u64, |text: &str| text.parse().ok().filter(|number| *number > 0), "a whole number, at least 1";
 }
@@ -115,9 +113,13 @@ fn on_or_off(text: &str) -> Option<bool> {
     }
 }
 
+/// Labels of letters, digits and -_, such as `node-1.example`, perhaps with a last dot. Clients may send other characters as
+/// a host, but no resolver knows a name with them, and a wildcard would be compared as it is.
 fn host_name(text: &str) -> Option<String> {
-    let hosts = AllowedHosts::with([text.to_owned()]);
-    let is_name = !text.contains(':') && HeaderValue::from_str(text).is_ok_and(|host| hosts.admit(&host).is_ok());
+    let is_label = |label: &str| {
+        !label.is_empty() && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte))
+    };
+    let is_name = text.strip_suffix('.').unwrap_or(text).split('.').all(is_label);
     is_name.then(|| text.to_owned())
 }
 

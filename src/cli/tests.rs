@@ -109,6 +109,36 @@ fn pods_and_operators_have_no_address_in_common() {
 }
 
 #[test]
+fn the_proxy_is_not_its_own_metadata_server() {
+    for (own, upstream, is_itself) in [
+        ("--addr 127.0.0.1:1988", "127.0.0.1:1988", true),
+        ("--addr 127.0.0.1:1988", "127.0.0.1:1989", false),
+        ("--addr 127.0.0.1:1988", "127.0.0.2:1988", false),
+        ("--addr 127.0.0.1:1988", "LocalHost:1988", true),
+        ("--addr [::1]:1988", "localhost:1988", true),
+        ("--addr 127.0.0.1:1988", "0.0.0.0:1988", true),
+        ("--addr 127.0.0.1:1988", "[::ffff:127.0.0.1]:1988", true),
+        ("--addr 10.0.0.5:1988,10.0.0.6:1988", "10.0.0.6:1988", true),
+        ("--addr 127.0.0.1:1988 --metrics-addr 127.0.0.1:80", "127.0.0.1", true),
+        ("--addr 0.0.0.0:1988", "127.0.0.2:1988", true),
+        ("--addr [::]:1988", "[::1]:1988", true),
+        ("--addr [::]:1988", "127.0.0.1:1988", true),
+        ("--addr 0.0.0.0:1988", "[::1]:1988", false),
+        // The port of the metadata server, which is not this machine.
+        ("--addr 0.0.0.0:80", "169.254.169.254", false),
+        ("--addr 127.0.0.1:80", "metadata.google.internal", false),
+    ] {
+        let line = format!("{own} --upstream http://{upstream}");
+        if is_itself {
+            let text = mistakes(&line);
+            assert!(text.contains("leads to this proxy itself") && text.contains(upstream), "{line}: {text}");
+        } else {
+            serve(&line);
+        }
+    }
+}
+
+#[test]
 fn all_mistakes_are_reported_at_once() {
     let text =
         mistakes("--addr nowhere --frobnicate=1 --upstream https://a -x --log-format xml --drain-timeout 10 extra");
@@ -153,8 +183,12 @@ fn a_missing_value_is_an_error() {
     for levels in ["nonsense=nonsense=x", "verbose", "info,verbose"] {
         assert!(mistakes(&format!("--log {levels}")).contains("--log"), "{levels}");
     }
-    assert!(mistakes("--allowed-host a:80").contains("--allowed-host"));
-    assert!(mistakes("--metrics-allowed-host a:80").contains("--metrics-allowed-host"));
+    for name in ["a:80", "*", "foo.*", "*.foo", "a..b", ".", "a/b", "[::1]"] {
+        for flag in ["--allowed-host", "--metrics-allowed-host"] {
+            let text = mistakes(&format!("{flag} {name}"));
+            assert!(text.contains(flag) && text.contains("wildcard"), "{flag} {name}: {text}");
+        }
+    }
 }
 
 #[test]

@@ -13,11 +13,12 @@ const PREFIX: &str = "METADATA_PROXY_";
 const SIMILAR: f64 = 0.7;
 
 /// A sentence for each of these variables that resembles those of flags but is unknown, in their order.
-pub(super) fn unknown(names: impl Iterator<Item = OsString>, program: &Command) -> Vec<String> {
+pub(super) fn unknown(variables: impl Iterator<Item = (OsString, OsString)>, program: &Command) -> Vec<String> {
     let known = of(program);
-    let names = names.filter_map(|name| name.into_string().ok());
-    let strangers = names.filter(|name| name.starts_with(PREFIX) && !known.contains(name) && !is_of_a_service(name));
-    strangers.map(|name| sentence(&name, &known)).collect()
+    let texts = variables.filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
+    let strangers = texts
+        .filter(|(name, value)| name.starts_with(PREFIX) && !known.contains(name) && !is_of_a_service(name, value));
+    strangers.map(|(name, _)| sentence(&name, &known)).collect()
 }
 
 /// The variables of a command and its subcommands.
@@ -27,12 +28,14 @@ fn of(command: &Command) -> BTreeSet<String> {
 }
 
 /// Kubernetes gives a container variables for each Service in its namespace, such as `METADATA_PROXY_SERVICE_HOST` and
-/// `METADATA_PROXY_PORT_80_TCP_ADDR` for a Service named `metadata-proxy`.
-fn is_of_a_service(name: &str) -> bool {
+/// `METADATA_PROXY_PORT_80_TCP_ADDR` for a Service named `metadata-proxy`. `METADATA_PROXY_PORT` is one if it has a URL such as
+/// `tcp://10.0.0.11:80`.
+fn is_of_a_service(name: &str, value: &str) -> bool {
+    let has_number = |rest: &str| rest.starts_with(|first: char| first.is_ascii_digit());
     name.ends_with("_SERVICE_HOST")
         || name.contains("_SERVICE_PORT")
-        || name.ends_with("_PORT")
-        || name.contains("_PORT_")
+        || name.ends_with("_PORT") && value.contains("://")
+        || name.split("_PORT_").skip(1).any(has_number)
 }
 
 fn sentence(name: &str, known: &BTreeSet<String>) -> String {
@@ -52,8 +55,8 @@ mod tests {
 
     use super::*;
 
-    fn said(names: &[&str]) -> Vec<String> {
-        unknown(names.iter().map(OsString::from), &crate::cli::Args::command())
+    fn said(variables: &[(&str, &str)]) -> Vec<String> {
+        unknown(variables.iter().map(|(name, value)| (name.into(), value.into())), &crate::cli::Args::command())
     }
 
     #[test]
@@ -62,29 +65,36 @@ mod tests {
             ("METADATA_PROXY_POLICI", "METADATA_PROXY_POLICY"),
             ("METADATA_PROXY_MAX_INFLIGHT", "METADATA_PROXY_MAX_IN_FLIGHT"),
             ("METADATA_PROXY_STARTUP_TAINTS", "METADATA_PROXY_STARTUP_TAINT"),
+            ("METADATA_PROXY_REDIRECT_ALLOW_PORT", "METADATA_PROXY_REDIRECT_ALLOW"),
+            ("METADATA_PROXY_REDIRECT_ALLOW_PORT_S", "METADATA_PROXY_REDIRECT_ALLOW"),
         ] {
             assert_eq!(
-                said(&[name]),
+                said(&[(name, "a")]),
                 [format!("{name} is not a variable of this version and has no effect; did you mean {right}?")]
             );
         }
         assert_eq!(
-            said(&["METADATA_PROXY_XYZZY"]),
+            said(&[("METADATA_PROXY_XYZZY", "")]),
             ["METADATA_PROXY_XYZZY is not a variable of this version and has no effect"]
         );
     }
 
     #[test]
     fn others_are_none_of_its_business() {
-        let names = [
-            "METADATA_PROXY_POLICY",
-            "NODE_NAME",
-            "PATH",
-            "METADATA_PROXY_SERVICE_HOST",
-            "METADATA_PROXY_SERVICE_PORT_HTTP",
-            "METADATA_PROXY_PORT",
-            "METADATA_PROXY_PORT_80_TCP_ADDR",
+        let variables = [
+            ("METADATA_PROXY_POLICY", "strict"),
+            ("NODE_NAME", "n"),
+            ("PATH", "/bin"),
+            ("METADATA_PROXY_SERVICE_HOST", "10.0.0.11"),
+            ("METADATA_PROXY_SERVICE_PORT_HTTP", "80"),
+            ("METADATA_PROXY_PORT", "tcp://10.0.0.11:80"),
+            ("METADATA_PROXY_METRICS_PORT", "udp://10.0.0.11:80"),
+            ("METADATA_PROXY_PORT_80_TCP", "tcp://10.0.0.11:80"),
+            ("METADATA_PROXY_PORT_80_TCP_ADDR", "10.0.0.11"),
+            ("METADATA_PROXY_PORT_80_TCP_PORT", "80"),
         ];
-        assert_eq!(said(&names), [""; 0]);
+        assert_eq!(said(&variables), [""; 0]);
+        // The same name with what a person would write.
+        assert_eq!(said(&[("METADATA_PROXY_METRICS_PORT", "989")]).len(), 1);
     }
 }

@@ -30,6 +30,8 @@ pub struct Seen {
     pub redirect: Option<String>,
     /// Why the API server is not heard.
     pub watch_error: Option<String>,
+    /// Why the last write to the state directory failed.
+    pub state_error: Option<String>,
     /// Rights of the proxy's own credential for the API server.
     pub credential: Option<CredentialStatus>,
 }
@@ -53,6 +55,7 @@ pub fn facts(seen: &Seen) -> Vec<Fact> {
         .into_iter()
         .chain(seen.troubles.iter().map(|trouble| of_trouble(trouble, watch_error, &seen.minute)))
         .chain(unidentified(&seen.minute))
+        .chain(seen.state_error.as_deref().map(state_dir))
         .chain(no_tokens(&seen.minute))
         .chain(account_refused(&seen.minute))
         .chain(audit(&seen.policy))
@@ -149,6 +152,13 @@ fn unidentified(minute: &Tally) -> Option<Fact> {
     Some(
         degraded(Topic::Unidentified, "unknown pods", seen)
             .advising("the last refusals have their addresses; ask `explain --pod NAMESPACE/NAME` about a pod"),
+    )
+}
+
+fn state_dir(error: &str) -> Fact {
+    let seen = "it cannot be written: a restart while the API server is away would lose which pods are known";
+    degraded(Topic::StateDir, "--state-dir", seen).saying(error).advising(
+        "make it a directory of the node with free space that the proxy's user may write; the proxy tries again within a minute",
     )
 }
 

@@ -42,6 +42,8 @@ pub enum Topic {
     Identity,
     /// Requests whose pod is not known.
     Unidentified,
+    /// The directory that outlives the process (`--state-dir`).
+    StateDir,
     /// Pods' own tokens.
     Tokens,
     /// Whether the policy conceals.

@@ -188,6 +188,21 @@ fn a_restart_while_the_api_server_is_away_serves_the_pods_that_were_known() {
         (asked, 200) if asked.status == 200 => Ok(()),
         (asked, ready) => Err(format!("{ready}: {}", asked.text)),
     });
+
+    // A directory that cannot be written is a fact until it can be.
+    let says = |is_fact: bool| {
+        eventually(|| match world.node.namespace.curl("http://127.0.0.1:989/statusz?format=json").text {
+            page if page.contains("\"state_dir\"") == is_fact => Ok(()),
+            page => Err(page),
+        });
+    };
+    let mut api = world.server.admin();
+    fs::remove_dir_all(&dir.0).expect("it is there");
+    api.create_pod("team-0", "one-more", "app-0", NODE);
+    says(true);
+    fs::create_dir(&dir.0).expect("it is away");
+    api.create_pod("team-0", "another", "app-0", NODE);
+    says(false);
 }
 
 /// The directory in which a proxy keeps the known pods.

@@ -79,10 +79,11 @@ const POLICIES: [(&str, &str); 6] = [
     ("rules:\n- path: /a\n  verdict: conceal", ":2:3: unknown field `path`, expected one of paths"),
 ];
 
-/// The exit code, and the text on standard error.
+/// The exit code, and the text on standard error. Variables of the tests themselves, such as `METADATA_PROXY_FULL_SIZE`, are none of
+/// the binary's.
 fn run(args: &[&str], variable: Option<(&str, &str)>) -> (Option<i32>, String) {
-    let output =
-        Command::new(env!("CARGO_BIN_EXE_gce-metadata-proxy")).args(args).envs(variable).output().expect("it runs");
+    let mut binary = Command::new(env!("CARGO_BIN_EXE_gce-metadata-proxy"));
+    let output = binary.args(args).env_clear().envs(variable).output().expect("it runs");
     (output.status.code(), String::from_utf8(output.stderr).expect("text"))
 }
 
@@ -103,6 +104,29 @@ fn a_wrong_variable_is_one_line_that_names_it_and_says_what_to_do() {
         let (code, text) = run(args, Some((name, value)));
         assert_eq!((code, text.lines().count()), (Some(64), 2), "{name}={value}: {text}");
         assert!(text.contains(expected), "{name}={value}: {text}");
+    }
+}
+
+#[test]
+fn a_misspelt_variable_is_named_by_each_command_with_a_log() {
+    for line in ["redirect check", "check --last --metrics-addr=127.0.0.1:1", "--upstream=none --policy=strickt"] {
+        let args: Vec<&str> = line.split(' ').collect();
+        let (_, text) = run(&args, Some(("METADATA_PROXY_REDIRECT_ALOW", "443")));
+        let expected = "METADATA_PROXY_REDIRECT_ALOW is not a variable of this version and has no effect; did you mean \
+                        METADATA_PROXY_REDIRECT_ALLOW?";
+        assert!(text.contains(expected), "{line}: {text}");
+    }
+}
+
+#[test]
+fn why_it_ends_is_json_where_the_log_is() {
+    let policy = "--policy=strickt";
+    for levels in ["--log=info", "--log=off"] {
+        let (code, text) = run(&[FIXED[0], FIXED[1], "--upstream=none", policy, levels, "--log-format=json"], None);
+        let lines: Result<Vec<serde_json::Value>, _> = text.lines().map(serde_json::from_str).collect();
+        let lines = lines.unwrap_or_else(|error| panic!("{error}: {text}"));
+        let message = lines.last().and_then(|line| line["message"].as_str());
+        assert!(code == Some(1) && message.is_some_and(|message| message.contains("strickt")), "{text}");
     }
 }
 

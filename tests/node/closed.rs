@@ -11,13 +11,14 @@ use crate::namespace::Namespace;
 use crate::process::{BINARY, Ended, Process};
 use crate::support::needs::{Test, tests};
 use crate::world::{
-    AS_A_PROXY, KUBE_ENV, SERVER, SERVER_V6, WAYS_ROUND, World, eventually, is_closed, is_open, is_protected, redirect,
-    server, succeeds,
+    AS_A_PROXY, KUBE_ENV, SERVER, SERVER_V6, WAYS_ROUND, World, eventually, is_closed, is_open, is_protected,
+    is_protected_at, redirect, server, succeeds,
 };
 
 /// The tests of this module.
 pub const TESTS: &[Test] = tests![
     an_address_that_is_taken_closes_pods,
+    an_address_that_the_node_lacks_closes_pods,
     a_keeper_closes_pods_until_it_can_redirect_them,
     a_tool_that_refuses_a_rule_closes_pods,
     the_other_tool_closes_pods,
@@ -102,6 +103,39 @@ fn an_address_that_is_taken_closes_pods() {
         succeeds(&redirect(&world.node, "remove"));
         assert!(world.node.sh("ip address show lo").contains("169.254.169.252"), "what is somebody else's stays");
         is_open(pod, SERVER);
+    }
+}
+
+/// Pods would be sent to nobody, or to another machine of the node's network.
+fn an_address_that_the_node_lacks_closes_pods() {
+    const MISSING: &str = "this node has no address 10.128.0.77";
+    let change = |world: &World, what: &str| world.node.ip(&format!("address {what} 10.128.0.77/32 dev eth0"));
+    for tool in ["nft", "iptables"] {
+        let world = World::new();
+        let pod = &world.pods[0];
+        let flags = format!("--tool {tool} --to 10.128.0.77:988");
+        let (install, check) = (format!("install {flags}"), format!("check {flags}"));
+        fails(&redirect(&world.node, &check), &["OPEN", MISSING]);
+        fails(&redirect(&world.node, &install), &[MISSING, "--to", "pods are closed"]);
+        all_is_closed(pod);
+        fails(&redirect(&world.node, &check), &["pods are closed", MISSING]);
+
+        change(&world, "add");
+        let _proxy = world.proxy(&["--addr=10.128.0.77:988"]);
+        succeeds(&redirect(&world.node, &install));
+        succeeds(&redirect(&world.node, &check));
+        is_protected_at(pod, &[SERVER]);
+        let with_v6 = redirect(&world.node, &format!("install {flags} --to [fd00:a::77]:988"));
+        succeeds(&with_v6);
+        assert!(
+            with_v6.stdout.contains("by IPv4 alone") && with_v6.stdout.contains("no address fd00:a::77"),
+            "{with_v6:?}"
+        );
+
+        change(&world, "del");
+        fails(&redirect(&world.node, &check), &["does not match these flags", MISSING]);
+        fails(&redirect(&world.node, &install), &[MISSING, "pods are closed"]);
+        all_is_closed(pod);
     }
 }
 

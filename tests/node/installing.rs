@@ -29,9 +29,15 @@ fn what_another_tool_installed_is_in_force() {
             assert_eq!(checked.code, Some(1), "{checked:?}");
             let expected = format!("it was installed with {tool}, {expected}");
             assert!(checked.stdout.contains(&expected) && !checked.stdout.contains("OPEN"), "{checked:?}");
+            // With other variables than those of the container, `install` replaces a good redirect.
+            for said in ["rules in force close the metadata server itself to pods", "METADATA_PROXY_REDIRECT_"] {
+                assert!(checked.stdout.contains(said), "{said} is missing from {checked:?}");
+            }
         }
         is_protected(&world.pods[0]);
-        succeeds(&redirect(&world.node, "remove"));
+        let removed = redirect(&world.node, "remove");
+        let said = [format!("redirect removed from {tool}\n"), format!("there was no redirect in {other}\n")];
+        assert!(removed.code == Some(0) && said.iter().all(|line| removed.stdout.contains(line)), "{removed:?}");
         assert!(with("").stdout.contains("OPEN"));
     }
 }
@@ -129,6 +135,8 @@ fn output_that_cannot_be_written_changes_nothing_else() {
     let left = || std::io::pipe().map(|(_, writer)| writer.into()).expect("a pipe");
     let run = |stdout: Stdio, command: &str| {
         let mut binary = world.node.command(BINARY);
+        // Without variables of the tests, of which the log would warn.
+        binary.env_clear().envs(std::env::var_os("PATH").map(|path| ("PATH", path)));
         let output = binary.args(["redirect"]).args(command.split(' ')).stdout(stdout).output().expect("it runs");
         (output.status.code(), String::from_utf8(output.stderr).expect("text"))
     };

@@ -34,6 +34,7 @@ mod waiting;
 pub mod workloads;
 
 use std::collections::HashMap;
+use std::io;
 use std::net::IpAddr;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, OnceLock};
@@ -99,6 +100,8 @@ pub struct Identity {
     api_server: OnceLock<ApiServer>,
     /// Why the last attempt to follow it failed, until it succeeds.
     watch_error: Mutex<Option<String>>,
+    /// Why the last write to the state directory failed, until one succeeds.
+    state_error: Mutex<Option<String>>,
 }
 
 /// An identified pod, for pages.
@@ -148,6 +151,7 @@ impl Identity {
             credential: CredentialBoard::new(registry),
             api_server: OnceLock::new(),
             watch_error: Mutex::default(),
+            state_error: Mutex::default(),
         });
         identity.observe(registry);
         identity
@@ -334,6 +338,16 @@ impl Identity {
     pub fn watch_error(&self) -> Option<String> {
         let is_silent = self.pods.age().is_none_or(|age| age > STALE);
         self.watch_error.lock().clone().filter(|_| is_silent)
+    }
+
+    /// Records why the last write to the state directory failed. `None` if it succeeded.
+    pub fn stored(&self, error: Option<&io::Error>) {
+        *self.state_error.lock() = error.map(ToString::to_string);
+    }
+
+    /// Why the last write to the state directory failed. `None` if it succeeded, or there was none.
+    pub fn state_error(&self) -> Option<String> {
+        self.state_error.lock().clone()
     }
 
     /// A description of the API server, with its URL if that is known.

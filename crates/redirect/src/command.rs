@@ -55,7 +55,13 @@ pub async fn run<F: Future<Output = ()>>(
         }
         Command::Print(redirect) => return Ok((redirect.text().await?, true)),
         Command::Remove => {
-            lines.extend(remove().await?.into_iter().map(|tool| format!("redirect removed from {tool}")));
+            lines.extend(remove().await?.into_iter().map(|(tool, had_any)| {
+                if had_any {
+                    format!("redirect removed from {tool}")
+                } else {
+                    format!("there was no redirect in {tool}")
+                }
+            }));
             lines.push(
                 "if this node has gce-metadata-redirect.service, which loads the rules at each start, disable it, too: it would close \
                  pods again"
@@ -139,12 +145,19 @@ async fn report(redirect: &Redirect) -> Result<(Vec<String>, bool), Error> {
                           IPv4 or IPv6, with the node's tokens and secrets"
                 .to_owned()
         }
-        State::Differs(what) => format!("the redirect does not match these flags: {what}"),
+        State::Differs(what) => format!(
+            "the redirect does not match these flags: {what}. The rules in force close the metadata server itself to pods, which a proxy may \
+             serve by them"
+        ),
     };
     let line = match redirect.obstacle().await {
         Some(why) => format!("{what}. It cannot be installed: {why}"),
         None => {
-            format!("{what}. Run 'redirect install' with the same flags; 'redirect install --keep' does so by itself")
+            format!(
+                "{what}. Run 'redirect install' with the flags and the variables METADATA_PROXY_REDIRECT_... of this node's redirect (in a cluster, \
+                 those of the container 'redirect'): with others, it replaces that redirect by another. 'redirect install --keep' does so by \
+                 itself"
+            )
         }
     };
     Ok((vec![line], false))

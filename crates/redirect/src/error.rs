@@ -48,6 +48,13 @@ pub enum Error {
          say so with an explicit --to and port 988: another port alone does not say it"
     )]
     Taken(IpAddr),
+    /// The node does not have the address, and the redirect does not add it.
+    #[error(
+        "this node has no address {0}: pods would be sent to nobody, or to another machine. Give it to an interface of this node, or choose \
+         another for --to and for the proxy's --addr (Helm: redirect.addresses): the redirect itself adds link-local ones, such as \
+         169.254.169.252, and those of fd20:ce::/64"
+    )]
+    Missing(IpAddr),
     /// The node has IPv6, but not on `lo`.
     #[error(
         "the address {0} cannot be added to the interface lo, which has no IPv6; set net.ipv6.conf.lo.disable_ipv6=0 on this node, \

@@ -63,7 +63,7 @@
 //!
 //! # Where they cannot be installed
 //!
-//! The redirect may be impossible on a node: another program has the proxy's address, or the tool refuses a rule. Pods must
+//! The redirect may be impossible on a node: another program has the proxy's address, the node lacks it, or the tool refuses a rule. Pods must
 //! not reach the server meanwhile. So [`Redirect::install`] tries a list of plans, from the whole one to the barest
 //! (`plan.rs`): without the bound on new connections, which is still a redirect ([`State::Unbounded`]); bypass with leaving,
 //! guard or both; bypass alone. Without the redirect, the bypass chain also resets port 80. One error, [`NotInstalled`],
@@ -117,6 +117,7 @@ pub use state::State;
 pub use tool::Tool;
 
 use addresses::Presence;
+use base::routes::is_local;
 use found::Found;
 use plan::Plan;
 use spoofing::{Cause, Spoofed};
@@ -157,16 +158,21 @@ impl Redirect {
     }
 
     fn trouble_with_v6(&self, to: &Destination) -> Option<Error> {
-        let ip = to.spare_v6().filter(|ip| self.settings.mode.is_node() && is_added(*ip))?;
+        let ip = to.spare_v6().filter(|_| self.settings.mode.is_node())?;
         // Where addresses cannot be read, neither can the one for IPv4.
-        self.presence(ip).err().filter(|error| matches!(error, Error::Taken(_) | Error::NoIpv6(_)))
+        self.presence(ip).err().filter(|error| matches!(error, Error::Taken(_) | Error::NoIpv6(_) | Error::Missing(_)))
     }
 
-    /// The addresses that this redirect adds to `lo`.
-    fn added(&self) -> impl Iterator<Item = IpAddr> {
+    /// The addresses of the node that pods are sent to. None in a sidecar.
+    fn of_node(&self) -> impl Iterator<Item = IpAddr> {
         let is_node = self.settings.mode.is_node();
         let to: Vec<_> = self.to().addrs().map(|to| to.ip()).collect();
-        to.into_iter().filter(move |ip| is_node && is_added(*ip))
+        to.into_iter().filter(move |_| is_node)
+    }
+
+    /// Those that this redirect adds to `lo`.
+    fn added(&self) -> impl Iterator<Item = IpAddr> {
+        self.of_node().filter(|ip| is_added(*ip))
     }
 
     /// The addresses that another program added and the proxy shares. It may serve pods there by other ports.
@@ -181,7 +187,7 @@ impl Redirect {
     }
 
     fn add_addresses(&self) -> Result<(), Error> {
-        for addr in self.added() {
+        for addr in self.of_node() {
             match self.presence(addr)? {
                 Presence::Absent => addresses::add(addr).map_err(|error| Error::NoAddress { addr, error })?,
                 Presence::Ours | Presence::Others => {}
@@ -190,9 +196,15 @@ impl Redirect {
         Ok(())
     }
 
-    /// Fails if another program added the address, unless it may be shared, and if the kernel would refuse to add it.
+    /// Fails if another program added the address, unless it may be shared, and if the kernel would refuse to add it. An address
+    /// that the redirect does not add must be there.
     fn presence(&self, addr: IpAddr) -> Result<Presence, Error> {
-        match addresses::find(addr).map_err(|error| Error::NoAddress { addr, error })? {
+        let unread = |error| Error::NoAddress { addr, error };
+        if !is_added(addr) {
+            let is_here = is_local(addr).map_err(unread)?;
+            return if is_here { Ok(Presence::Others) } else { Err(Error::Missing(addr)) };
+        }
+        match addresses::find(addr).map_err(unread)? {
             Presence::Others if !self.settings.is_shared => Err(Error::Taken(addr)),
             Presence::Absent if addr.is_ipv6() && destination::is_ipv6_off_on_lo() => Err(Error::NoIpv6(addr)),
             presence => Ok(presence),
@@ -201,7 +213,7 @@ impl Redirect {
 
     /// The first fault of the addresses that pods are sent to, if any.
     fn wrong_address(&self) -> Option<String> {
-        self.added().find_map(|addr| match self.presence(addr) {
+        self.of_node().find_map(|addr| match self.presence(addr) {
             Ok(Presence::Absent) => Some(format!("the address {addr} is missing from the interface lo")),
             Ok(Presence::Ours | Presence::Others) => None,
             Err(error) => Some(error.to_string()),
@@ -279,7 +291,7 @@ impl Redirect {
                 return Err(error);
             }
             let tool = self.tool().await?;
-            self.added().try_for_each(|addr| self.presence(addr).map(drop))?;
+            self.of_node().try_for_each(|addr| self.presence(addr).map(drop))?;
             tool.try_out(plan).await
         };
         try_out().await.err()
@@ -321,12 +333,13 @@ impl Redirect {
 }
 
 /// Removes all redirects, regardless of the tool and settings they were installed with, and the addresses that they added.
-/// Returns the tools used.
-pub async fn remove() -> Result<Vec<Tool>, Error> {
+/// Returns the tools used, each with whether it had rules of a redirect.
+pub async fn remove() -> Result<Vec<(Tool, bool)>, Error> {
     privileges::check()?;
     let mut used = Vec::new();
     for tool in [Tool::Nft, Tool::Iptables] {
         if let Some(tool) = tool.if_usable().await {
+            let had_any = !matches!(tool.listing().await, Ok(None));
             // Routing to loopback must stop before the rules that guard it are removed.
             if first_edition::needs_guard(&[tool]).await && !first_edition::stop_routing_loopback() {
                 first_edition::say_that_loopback_stays_guarded();
@@ -334,7 +347,7 @@ pub async fn remove() -> Result<Vec<Tool>, Error> {
             } else {
                 tool.remove().await?;
             }
-            used.push(tool);
+            used.push((tool, had_any));
         }
     }
     addresses::remove().map_err(Error::Addresses)?;

@@ -1,7 +1,7 @@
 //! Logging: text for a terminal, JSON for a cluster. Levels can be changed at runtime.
 
 use std::fmt;
-use std::io::{self, IsTerminal};
+use std::io::{self, IsTerminal, Write};
 use std::str::FromStr;
 use std::sync::OnceLock;
 
@@ -19,6 +19,9 @@ use super::patient::{self, Patient};
 
 /// Target of the log line about changed levels, which is written regardless of the levels.
 pub const CHANGES: &str = "gce_metadata_proxy::levels";
+
+/// Target of the log line about why the process ends, which is written regardless of the levels.
+const EXIT: &str = "gce_metadata_proxy::exit";
 
 /// Format of the log, and of commands' reports. The flags have the variants' names in lowercase.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Display, EnumString, VariantNames)]
@@ -89,6 +92,7 @@ impl fmt::Display for Levels {
 static IN_FORCE: OnceLock<InForce> = OnceLock::new();
 
 struct InForce {
+    format: Format,
     filter: Handle<Targets, Registry>,
     levels: Mutex<Levels>,
 }
@@ -104,7 +108,7 @@ pub fn start(format: Format, levels: &Levels) {
     };
     // Fails only if logging was started before.
     if tracing_subscriber::registry().with(lines.with_filter(filter)).try_init().is_ok() {
-        let _ = IN_FORCE.set(InForce { filter: handle, levels: Mutex::new(levels.clone()) });
+        let _ = IN_FORCE.set(InForce { format, filter: handle, levels: Mutex::new(levels.clone()) });
         panics::log();
     }
 }
@@ -112,6 +116,16 @@ pub fn start(format: Format, levels: &Levels) {
 /// Reports the lines that were dropped since the last call, because nobody read standard error. To be called now and then.
 pub fn report_dropped() {
     patient::report();
+}
+
+/// Writes why the process ends to standard error: in the log, where that is JSON, so that each line there is an object; otherwise as any
+/// command does.
+pub fn exit(error: &dyn fmt::Display) {
+    match IN_FORCE.get() {
+        Some(InForce { format: Format::Json, .. }) => tracing::error!(target: EXIT, "{error}"),
+        // Nobody may read it, and there is nobody to tell.
+        _ => drop(Patient(io::stderr().lock()).write_all(format!("gce-metadata-proxy: {error}\n").as_bytes())),
+    }
 }
 
 /// Changes the levels. Returns `false` if logging was never started.
@@ -140,12 +154,13 @@ const PROGRAM: &str = "gce_metadata_proxy";
 const CRATES: [&str; 8] = ["base", "http_client", "identity", "operator", "protocol", "proxy", "redirect", "telemetry"];
 
 /// The program's level applies to its crates, unless they have levels of their own. Adds the lines that are always
-/// written: audit lines, which have their own flag, panics, and changes of the levels.
+/// written: audit lines, which have their own flag, panics, changes of the levels, and why the process ends.
 fn with_fixed(levels: &Levels) -> Targets {
     let given = |name: &str| levels.0.iter().find(|(target, _)| *target == name).map(|(_, level)| level);
     let of_program = given(PROGRAM);
     let of_crates = CRATES.iter().filter_map(|name| Some((*name, given(name).or(of_program)?)));
-    let always = [(AUDIT_TARGET, Level::INFO), (CHANGES, Level::INFO), (panics::TARGET, Level::ERROR)];
+    let always =
+        [(AUDIT_TARGET, Level::INFO), (CHANGES, Level::INFO), (panics::TARGET, Level::ERROR), (EXIT, Level::ERROR)];
     levels.0.clone().with_targets(of_crates).with_targets(always)
 }
 
@@ -195,6 +210,7 @@ mod tests {
             assert!(targets.would_enable(AUDIT_TARGET, &Level::INFO), "{levels}");
             assert!(targets.would_enable(CHANGES, &Level::WARN), "{levels}");
             assert!(targets.would_enable(panics::TARGET, &Level::ERROR), "{levels}");
+            assert!(targets.would_enable(EXIT, &Level::ERROR), "{levels}");
             assert!(!targets.would_enable("gce_metadata_proxy", &Level::ERROR), "{levels}");
         }
     }

@@ -39,6 +39,7 @@ impl Seen {
             busiest: talkers(shared, 1).first().map(busiest),
             redirect: shared.redirect.get().and_then(|redirect| redirect.trouble()),
             watch_error: identity.as_ref().and_then(|identity| identity.watch_error()),
+            state_error: identity.as_ref().and_then(|identity| identity.state_error()),
             credential: identity.as_ref().map(|identity| identity.credential().get()),
         }
     }

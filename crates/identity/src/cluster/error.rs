@@ -1,6 +1,7 @@
 //! [`ClusterError`] and [`RequestError`]: errors before a request to the API server, and errors of a request.
 
 use std::error::Error;
+use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -38,7 +39,7 @@ pub enum ClusterError {
     )]
     NoAccount(#[source] InClusterError),
     /// The credential or the certificate authority is invalid.
-    #[error("the credential for the API server at {server} is invalid: {}", root_cause(.error))]
+    #[error("the credential for the API server at {server} is invalid: {}", cause_with_file(.error))]
     Credential {
         /// The URL of the API server.
         server: String,
@@ -164,6 +165,11 @@ pub(super) fn not_sent(server: String, error: kube::Error) -> RequestError {
 /// The innermost of a chain of errors. The outer ones only say in which step it occurred.
 pub(super) fn root_cause<'a>(error: &'a (dyn Error + 'static)) -> &'a (dyn Error + 'static) {
     chain(error).last().unwrap_or(error)
+}
+
+/// The innermost error but for the kernel's own, which does not name the file that could not be read.
+fn cause_with_file<'a>(error: &'a (dyn Error + 'static)) -> &'a (dyn Error + 'static) {
+    chain(error).take_while(|error| !error.is::<io::Error>()).last().unwrap_or(error)
 }
 
 fn chain<'a>(error: &'a (dyn Error + 'static)) -> impl Iterator<Item = &'a (dyn Error + 'static)> {

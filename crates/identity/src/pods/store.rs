@@ -225,8 +225,9 @@ pub(super) fn read_own(path: &Path) -> Result<Option<Vec<u8>>, Unusable> {
     if text.len() as u64 > MAX_BYTES { Err(Unusable::TooLong) } else { Ok(Some(text)) }
 }
 
-/// Keeps the file up to date with `pods`, forever. A failure is logged once until a write succeeds.
-pub async fn keep(store: Store, pods: Arc<Pods>) -> Infallible {
+/// Keeps the file up to date with `pods`, forever. A failure is logged once until a write succeeds. `on` is told how each write
+/// went: `None` if it succeeded.
+pub async fn keep(store: Store, pods: Arc<Pods>, on: impl Fn(Option<&io::Error>) + Send) -> Infallible {
     let mut changes = pods.subscribe();
     // The pods that are known now count as a change.
     changes.mark_changed();
@@ -239,7 +240,9 @@ pub async fn keep(store: Store, pods: Arc<Pods>) -> Infallible {
         changes.mark_unchanged();
         let Some(heard) = pods.last_heard().filter(|heard| Some(*heard) != kept) else { continue };
         let (to, of) = (store.clone(), Arc::clone(&pods));
-        match spawn_blocking(move || to.write(&of, heard)).await.map_err(io::Error::from).flatten() {
+        let outcome = spawn_blocking(move || to.write(&of, heard)).await.map_err(io::Error::from).flatten();
+        on(outcome.as_ref().err());
+        match outcome {
             Ok(()) => (kept, has_failed) = (Some(heard), false),
             Err(error) if !has_failed => {
                 has_failed = true;

@@ -182,9 +182,15 @@ async fn a_token_that_cannot_be_sent_is_the_credentials_fault() {
 async fn what_cannot_be_used_is_named() {
     let missing = Cluster::connect(&settings("/nonexistent/kubeconfig".as_ref())).await.expect_err("missing");
     assert!(missing.to_string().starts_with("kubeconfig /nonexistent/kubeconfig: "), "{missing}");
-    let file = File::new("key", &kubeconfig(1, &json!({"client-certificate": "/nonexistent/cert", "client-key": "k"})));
-    let missing = Cluster::connect(&settings(&file.0)).await.expect_err("missing");
-    assert!(missing.to_string().contains("/nonexistent/cert") || missing.to_string().contains("No such file"));
+    for (user, named) in [
+        (json!({"client-certificate": "/nonexistent/cert", "client-key-data": AUTHORITY}), "/nonexistent/cert"),
+        (json!({"client-certificate-data": AUTHORITY, "client-key": "/nonexistent/key"}), "/nonexistent/key"),
+        (json!({"tokenFile": "/nonexistent/token"}), "/nonexistent/token"),
+    ] {
+        let file = File::new("user", &kubeconfig(1, &user));
+        let missing = Cluster::connect(&settings(&file.0)).await.expect_err("missing").to_string();
+        assert!(missing.contains(named) && missing.contains("No such file"), "{named} is missing from {missing}");
+    }
     let (port, _) = server(200).await;
     let own = Settings { credential: Credential::OwnAccount(Acting::AsItsNode), ..settings("".as_ref()) };
     // Not if the tests run in a pod.

@@ -1,6 +1,8 @@
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
+use tokio::sync::mpsc;
+
 use super::*;
 
 /// A directory that outlives a process, and ends with this value.
@@ -175,7 +177,7 @@ async fn what_is_left_of_a_write_does_not_stop_the_next() {
 async fn changes_are_written_within_seconds() {
     let dir = Dir::new();
     let pods = Arc::<Pods>::default();
-    let keeping = tokio::spawn(keep(dir.store(), Arc::clone(&pods)));
+    let keeping = tokio::spawn(keep(dir.store(), Arc::clone(&pods), |_| ()));
     pods.replace([pod(1), pod(2)]);
     pods.remove(pod(1).uid);
     let is_written = async {
@@ -184,5 +186,22 @@ async fn changes_are_written_within_seconds() {
         }
     };
     timeout(Duration::from_secs(60), is_written).await.expect("it is written");
+    keeping.abort();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failure_lasts_until_the_next_good_write() {
+    let dir = Dir::new();
+    let store = Store { dir: dir.0.join("later"), ..dir.store() };
+    let pods = Arc::<Pods>::default();
+    pods.replace([pod(1)]);
+    let (tell, mut told) = mpsc::unbounded_channel();
+    let on = move |error: Option<&io::Error>| tell.send(error.map(io::Error::kind)).expect("the test waits");
+    let keeping = tokio::spawn(keep(store.clone(), Arc::clone(&pods), on));
+    assert_eq!(told.recv().await, Some(Some(io::ErrorKind::NotFound)));
+    fs::create_dir(&store.dir).expect("it is new");
+    let is_good = async { while told.recv().await.expect("it goes on").is_some() {} };
+    timeout(2 * INTERVALS.1, is_good).await.expect("it is told of the good write");
+    assert_eq!(restored(&store).count(), 1);
     keeping.abort();
 }
