@@ -42,7 +42,7 @@ fn is_writable(file: &impl AsFd) -> bool {
 }
 
 /// Reports the lines that were dropped since the last call. To be called now and then.
-pub fn report() {
+pub(super) fn report() {
     let lines = DROPPED.swap(0, Relaxed);
     if lines > 0 {
         // If this one is dropped as well, it counts for the next report.
