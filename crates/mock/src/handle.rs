@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use tokio::sync::watch;
@@ -31,7 +32,7 @@ impl Handle {
 
     /// Number of complete request heads, to any path, including refused and invalid ones.
     pub fn requests(&self) -> u64 {
-        self.state.journal.requests()
+        self.state.journal.requests.load(Relaxed)
     }
 
     /// Number of requests to a path, compared as sent, without the query. Only the first 10,000 paths are
@@ -42,7 +43,7 @@ impl Handle {
 
     /// Number of connections accepted.
     pub fn connections(&self) -> u64 {
-        self.state.journal.connections()
+        self.state.journal.connections.load(Relaxed)
     }
 
     /// Number of open connections.

@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -149,17 +150,17 @@ impl Handle {
 
     /// Number of connections accepted.
     pub fn connections(&self) -> u64 {
-        self.state.journal.connections()
+        self.state.journal.connections.load(Relaxed)
     }
 
     /// Number of requests in flight, including slow and hanging ones.
     pub fn in_flight(&self) -> u64 {
-        self.state.journal.in_flight()
+        self.state.journal.in_flight.now()
     }
 
     /// Maximum number of concurrent requests since the start.
     pub fn peak_in_flight(&self) -> u64 {
-        self.state.journal.peak_in_flight()
+        self.state.journal.in_flight.peak()
     }
 
     /// Resets counters and forgets the calls.

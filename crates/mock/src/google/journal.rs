@@ -35,8 +35,8 @@ pub struct Call {
 /// Counters and records of one fake Google.
 #[derive(Debug, Default)]
 pub(super) struct Journal {
-    connections: AtomicU64,
-    in_flight: Gauge,
+    pub(super) connections: AtomicU64,
+    pub(super) in_flight: Gauge,
     book: Mutex<Book>,
 }
 
@@ -68,10 +68,6 @@ impl Underway<'_> {
 }
 
 impl Journal {
-    pub(super) fn connection(&self) {
-        self.connections.fetch_add(1, Relaxed);
-    }
-
     /// Records a call, which is in flight until the returned guard is dropped.
     pub(super) fn begin(&self, call: Call) -> Underway<'_> {
         let mut book = self.book.lock();
@@ -83,18 +79,6 @@ impl Journal {
         let number = book.forgotten + book.calls.len() as u64;
         book.calls.push_back(call);
         Underway { journal: self, number, _in_flight: self.in_flight.guard() }
-    }
-
-    pub(super) fn connections(&self) -> u64 {
-        self.connections.load(Relaxed)
-    }
-
-    pub(super) fn in_flight(&self) -> u64 {
-        self.in_flight.now()
-    }
-
-    pub(super) fn peak_in_flight(&self) -> u64 {
-        self.in_flight.peak()
     }
 
     /// Number of calls that meet this condition.
@@ -157,12 +141,12 @@ mod tests {
         let before = journal.begin(call(now));
         journal.reset();
         let [first, second] = [0, 0].map(|_| journal.begin(call(now)));
-        assert_eq!((journal.in_flight(), journal.peak_in_flight()), (3, 3));
+        assert_eq!((journal.in_flight.now(), journal.in_flight.peak()), (3, 3));
         before.answered(StatusCode::NOT_FOUND);
         second.answered(StatusCode::OK);
         drop(first);
         let statuses: Vec<_> = journal.calls().iter().map(|call| call.status).collect();
-        assert_eq!((statuses, journal.in_flight()), (vec![None, Some(StatusCode::OK)], 0));
+        assert_eq!((statuses, journal.in_flight.now()), (vec![None, Some(StatusCode::OK)], 0));
     }
 
     #[test]

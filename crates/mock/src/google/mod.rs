@@ -62,7 +62,7 @@ pub use fault::{Fault, Target};
 pub use handle::Handle;
 pub use issuer::{Issuer, Pod};
 pub use journal::Call;
-pub use jwt::{Jwks, JwksError};
+pub use jwt::Jwks;
 pub use server::Google;
 pub use settings::{Pool, Settings};
 pub use subject::{Subject, Workload};

@@ -1,6 +1,7 @@
 //! [`Google`]: the server.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
 use http::StatusCode;
 use http_body_util::{BodyExt, Limited};
@@ -52,7 +53,7 @@ async fn run(listener: TcpListener, tls: Option<TlsAcceptor>, state: Arc<State>,
         // Subscribes before the check, so that a cut in between is not missed.
         let cuts = state.cuts.subscribe();
         (!state.is_away()).then(|| {
-            state.journal.connection();
+            state.journal.connections.fetch_add(1, Relaxed);
             serve(stream, tls.clone(), Arc::clone(&state), cuts)
         })
     };

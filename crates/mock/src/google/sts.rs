@@ -108,8 +108,7 @@ impl Exchange {
         let target = || Refusal::Oauth { error: "invalid_target", description: UNKNOWN_POOL.into() };
         let pool = pool.ok_or_else(target)?;
         let now = state.clock.now();
-        let verified = verify(&self.subject_token, &state.jwks, pool, now);
-        let verified = verified.map_err(|error| Refusal::grant(error.to_string()))?;
+        let verified = verify(&self.subject_token, &state.jwks, pool, now)?;
         let expires_in = (verified.exp - now).min(MAX_SECONDS);
         let token = state.tokens.lock().access(&verified.caller, None, self.scopes, self.bound_to, now + expires_in);
         Ok(Answer::ok(&json!({
