@@ -85,18 +85,18 @@ impl Handle {
 impl Handle {
     /// All requests get this fault.
     pub fn fault(&self, fault: Fault) {
-        self.state.script.stand(String::new(), fault);
+        self.state.script.stand("", fault);
     }
 
     /// Requests whose path starts with a prefix get this fault, for example
     /// `/computeMetadata/v1/instance/service-accounts/`.
     pub fn fault_at(&self, path_prefix: &str, fault: Fault) {
-        self.state.script.stand(path_prefix.to_owned(), fault);
+        self.state.script.stand(path_prefix, fault);
     }
 
     /// The next `n` requests get this fault. Calls add up.
     pub fn fault_next(&self, n: usize, fault: Fault) {
-        self.state.script.next(n, String::new(), fault);
+        self.state.script.next(n, fault);
     }
 
     /// Removes all faults. Hanging requests get their responses.

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
+use bytes::Bytes;
 use http::header::{CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use http::{HeaderValue, Response, StatusCode};
 use serde_json::{Value, json};
 
 use super::Endpoint;
-use super::body::Body;
 
 /// The page of Google's front end, if the service is not even reached.
 const HTML: &str = "<!DOCTYPE html>\n<html lang=en><title>Error</title><p>The server encountered a temporary error.\n";
@@ -37,15 +37,9 @@ impl Answer {
         Self { status, ..Self::raw(format!("{body:#}\n")) }
     }
 
-    fn html(status: StatusCode) -> Self {
-        Self { status, content_type: "text/html; charset=UTF-8", retry_after: None, body: HTML.to_owned() }
-    }
-
-    /// Makes the response. If `is_cut`, it announces the whole body and ends in the middle.
-    pub(super) fn response(self, is_cut: bool) -> Response<Body> {
+    pub(super) fn response(self) -> Response<Bytes> {
         let Self { status, content_type, retry_after, body } = self;
-        let body = if is_cut { Body::cut(body.into()) } else { Body::whole(body.into()) };
-        let mut response = Response::new(body);
+        let mut response = Response::new(Bytes::from(body));
         *response.status_mut() = status;
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
@@ -102,7 +96,10 @@ impl Refusal {
                 let metadata = json!({ "permission": permission });
                 detailed(StatusCode::FORBIDDEN, &text, "IAM_PERMISSION_DENIED", "iam.googleapis.com", &metadata)
             }
-            Self::Path => Answer::html(StatusCode::NOT_FOUND),
+            Self::Path => {
+                let (status, content_type) = (StatusCode::NOT_FOUND, "text/html; charset=UTF-8");
+                Answer { status, content_type, retry_after: None, body: HTML.to_owned() }
+            }
         }
     }
 }
@@ -113,21 +110,14 @@ pub(super) fn oauth(error: &str, description: &str) -> Answer {
     Answer { status: StatusCode::BAD_REQUEST, ..Answer::raw(body) }
 }
 
-/// The response of a service that fails with this status.
-pub(super) fn failure(endpoint: Endpoint, status: StatusCode, retry_after: Option<Duration>) -> Answer {
-    let answer = match (status, endpoint.permission()) {
-        (StatusCode::BAD_GATEWAY, _) => Answer::html(status),
-        (StatusCode::FORBIDDEN, Some(permission)) => Refusal::Permission(permission).answer(),
-        (StatusCode::TOO_MANY_REQUESTS, _) => {
-            let [_, quota, service] = service(endpoint);
-            let text = format!(
-                "Quota exceeded for quota metric '{quota}' and limit '{quota} per minute' of service '{service}'."
-            );
-            detailed(status, &text, "RATE_LIMIT_EXCEEDED", "googleapis.com", &json!({ "service": service }))
-        }
-        _ => api(status, meaning(status).1),
-    };
-    Answer { retry_after, ..answer }
+/// The response of a service whose quota is used up.
+pub(super) fn used_up(endpoint: Endpoint, retry_after: Duration) -> Answer {
+    let [_, quota, service] = service(endpoint);
+    let text =
+        format!("Quota exceeded for quota metric '{quota}' and limit '{quota} per minute' of service '{service}'.");
+    let metadata = json!({ "service": service });
+    let answer = detailed(StatusCode::TOO_MANY_REQUESTS, &text, "RATE_LIMIT_EXCEEDED", "googleapis.com", &metadata);
+    Answer { retry_after: Some(retry_after), ..answer }
 }
 
 /// The response of a service whose API is not enabled in a project.
@@ -179,11 +169,7 @@ fn meaning(code: StatusCode) -> (&'static str, &'static str) {
         ),
         403 => ("PERMISSION_DENIED", "The caller does not have permission"),
         404 => ("NOT_FOUND", "Requested entity was not found."),
-        409 => ("ABORTED", "The operation was aborted."),
         429 => ("RESOURCE_EXHAUSTED", "Unknown error."),
-        500 => ("INTERNAL", "Internal error encountered."),
-        503 => ("UNAVAILABLE", "The service is currently unavailable."),
-        504 => ("DEADLINE_EXCEEDED", "Deadline expired before operation could complete."),
         _ => ("UNKNOWN", "Unknown error."),
     }
 }
