@@ -1,4 +1,4 @@
-//! [`Fault`]: ways in which a metadata server fails, and [`Script`], which determines when.
+//! [`Fault`]: ways in which a metadata server fails.
 
 use std::time::Duration;
 
