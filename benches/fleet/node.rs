@@ -60,7 +60,7 @@ impl Node {
     pub async fn start(number: u32, accounts: u16, servers: &Arc<Servers>, before: Option<&Self>) -> Arc<Self> {
         let (fake, cluster) = Fake::new(&format!("node-{number}"));
         let google = Arc::clone(servers);
-        let google = Google::in_memory(move |request| Arc::clone(&google).google(request));
+        let google = Google::through(move |request| Arc::clone(&google).google(request));
         let workloads = Arc::new(Workloads::new(Some(federation())));
         let pods = Arc::<Pods>::default();
         let scheduled: Vec<_> = (0..accounts).map(pod).collect();

@@ -3,11 +3,10 @@
 use clap::{ArgMatches, Args};
 use serde::Serialize;
 
-use super::flag::Flag;
+use super::flag::{Flag, unset};
 use super::given::{Given, Mistakes, Syntax, syntax, value};
 use super::repeated::repeated;
 use super::syntax::{ArgExt as _, Choice, NONE, Switch};
-use identity::Settings;
 use identity::workloads::{ClusterUri, Endpoint, Federation, Prefetch, Provider, Trust, WorkloadPool};
 
 const STS: &str = "https://sts.googleapis.com";
@@ -109,29 +108,25 @@ impl FederationArgs {
         })
     }
 
-    /// The flags that result in these settings.
-    pub(super) fn from_settings(settings: Option<&Settings>) -> Self {
-        let federation = settings.and_then(|settings| settings.federation.as_ref());
-        let (pool, cluster, provider) = match federation.map(|federation| federation.trust.clone()) {
-            Some(Trust::Pool(pool, cluster)) => (Some(pool), Some(cluster), None),
-            Some(Trust::Provider(provider)) => (None, None, Some(Some(provider))),
-            None => (None, None, settings.map(|_| None)),
+    /// The flags of a proxy that identifies pods.
+    pub(super) fn showing(federation: Option<Federation>) -> Self {
+        let Some(Federation { trust, token_audience, sts, iam, google_ca, prefetch, bound_tokens }) = federation else {
+            return Self { workload_identity_provider: Flag::showing(Some(None)), ..unset() };
         };
-        let server = |of: fn(&Federation) -> &Endpoint, default| {
-            let endpoint =
-                federation.map_or_else(|| Endpoint::parse(default), |federation| Some(of(federation).clone()));
-            Given::from_value(endpoint.expect("the default is a URL"))
+        let (pool, cluster, provider) = match trust {
+            Trust::Pool(pool, cluster) => (Some(pool), Some(cluster), None),
+            Trust::Provider(provider) => (None, None, Some(Some(provider))),
         };
         Self {
-            workload_pool: pool.map(Given::from_value),
-            cluster_uri: cluster.map(Given::from_value),
-            workload_identity_provider: provider.map(Given::from_value),
-            token_audience: federation.and_then(|it| Some(Given::from_value(it.token_audience.as_deref()?.to_owned()))),
-            sts_endpoint: server(|federation| &federation.sts, STS),
-            iam_endpoint: server(|federation| &federation.iam, IAM),
-            google_ca: federation.and_then(|it| Some(Given::from_value(it.google_ca.as_ref()?.display().to_string()))),
-            prefetch: Choice::from_value(federation.map(|federation| federation.prefetch).unwrap_or_default()),
-            bound_tokens: Given::from_value(federation.is_some_and(|federation| federation.bound_tokens)),
+            workload_pool: Flag::showing(pool),
+            cluster_uri: Flag::showing(cluster),
+            workload_identity_provider: Flag::showing(provider),
+            token_audience: Flag::showing(token_audience.map(Into::into)),
+            sts_endpoint: Flag::showing(sts),
+            iam_endpoint: Flag::showing(iam),
+            google_ca: Flag::showing(google_ca.map(|file| file.display().to_string())),
+            prefetch: Flag::showing(prefetch),
+            bound_tokens: Flag::showing(bound_tokens),
         }
     }
 }

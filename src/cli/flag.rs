@@ -1,5 +1,8 @@
 //! [`Flag`]: a flag's value as configuration, and back for `/flagz`.
 
+use clap::Args;
+use clap::builder::Resettable;
+
 use super::given::{Given, Mistakes, Syntax};
 
 /// A flag, or a group of flags that make one value.
@@ -50,6 +53,13 @@ impl<S: Syntax> Flag for Vec<Given<S>> {
     fn showing(value: Self::Value) -> Self {
         value.into_iter().map(Given::from_value).collect()
     }
+}
+
+/// A group of flags of which none is given, by the command line or the environment.
+pub(super) fn unset<A: Args>() -> A {
+    let command = A::augment_args(clap::Command::default()).no_binary_name(true);
+    let given = command.mut_args(|arg| arg.env(Resettable::Reset)).get_matches_from([""; 0]);
+    A::from_arg_matches(&given).expect("every flag has a default or is optional")
 }
 
 /// Defines a group of flags, and which field of its settings each one sets. Every field of the settings needs a flag.

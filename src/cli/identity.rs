@@ -1,10 +1,12 @@
 //! The flags of Workload Identity.
 
+use std::path::PathBuf;
+
 use clap::Args;
 use serde::Serialize;
 
 use super::federation::{self, FederationArgs};
-use super::flag::Flag;
+use super::flag::{Flag, unset};
 use super::given::{Given, Mistakes, syntax};
 use super::repeated::repeated;
 use super::syntax::{ArgExt as _, Choice, Switch};
@@ -116,33 +118,28 @@ impl Flag for IdentityArgs {
     }
 
     fn showing(settings: Option<Settings>) -> Self {
-        let settings = settings.as_ref();
-        let cluster = settings.map(|settings| &settings.cluster);
+        let Some(Settings { cluster, host_proc, state_dir, attest, passthrough, federation, own_pod }) = settings
+        else {
+            return unset();
+        };
+        let (kubeconfig, acting) = match cluster.credential {
+            Credential::Kubeconfig(file) => (Some(file), Acting::AsItsNode),
+            Credential::OwnAccount(acting) => (None, acting),
+        };
+        let text = |path: PathBuf| path.display().to_string();
         Self {
-            workload_identity: Given::from_value(settings.is_some()),
+            workload_identity: Flag::showing(true),
             node: NodeArgs {
-                node_name: cluster.map(|cluster| Given::from_value(cluster.node.clone())),
-                kubeconfig: cluster.and_then(|cluster| match &cluster.credential {
-                    Credential::Kubeconfig(file) => Some(Given::from_value(file.display().to_string())),
-                    Credential::OwnAccount(_) => None,
-                }),
+                node_name: Flag::showing(Some(cluster.node)),
+                kubeconfig: Flag::showing(kubeconfig.map(text)),
             },
-            impersonate_node: Given::from_value(match cluster.map(|cluster| &cluster.credential) {
-                Some(Credential::OwnAccount(acting)) => *acting == Acting::AsItsNode,
-                _ => true,
-            }),
-            host_proc: Given::from_value(
-                settings.map_or_else(|| HOST_PROC.to_owned(), |settings| settings.host_proc.display().to_string()),
-            ),
-            state_dir: settings
-                .and_then(|settings| settings.state_dir.as_ref())
-                .map(|dir| Given::from_value(dir.display().to_string())),
-            handover: settings.and_then(|settings| settings.own_pod).map(Given::from_value),
-            attest: Choice::from_value(settings.map(|settings| settings.attest).unwrap_or_default()),
-            passthrough: settings
-                .map(|settings| settings.passthrough.iter().cloned().map(Given::from_value).collect())
-                .unwrap_or_default(),
-            federation: FederationArgs::from_settings(settings),
+            impersonate_node: Flag::showing(acting == Acting::AsItsNode),
+            host_proc: Flag::showing(text(host_proc)),
+            state_dir: Flag::showing(state_dir.map(text)),
+            handover: Flag::showing(own_pod),
+            attest: Flag::showing(attest),
+            passthrough: Flag::showing(passthrough),
+            federation: FederationArgs::showing(federation),
         }
     }
 }

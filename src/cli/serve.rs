@@ -2,14 +2,13 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use clap::builder::Resettable;
-use clap::{ArgMatches, Args, FromArgMatches};
+use clap::{ArgMatches, Args};
 use serde::Serialize;
 use serde_json::Value;
 
 use super::admin::AdminArgs;
 use super::effect;
-use super::flag::{Flag, flags};
+use super::flag::{Flag, flags, unset};
 use super::given::{Given, Mistakes};
 use super::identity::IdentityArgs;
 use super::log::LogArgs;
@@ -205,10 +204,7 @@ fn is_at(server: &Target, own: SocketAddr) -> bool {
 /// The configuration without any flag or environment variable.
 impl Default for Config {
     fn default() -> Self {
-        let command = ServeArgs::augment_args(clap::Command::default()).no_binary_name(true);
-        let given = command.mut_args(|arg| arg.env(Resettable::Reset)).get_matches_from([""; 0]);
-        let args = ServeArgs::from_arg_matches(&given).expect("every flag has a default or is optional");
-        args.resolve(&mut Mistakes::default()).expect("the defaults are valid")
+        unset::<ServeArgs>().resolve(&mut Mistakes::default()).expect("the defaults are valid")
     }
 }
 

@@ -6,6 +6,7 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use super::answer::{HTML, JSON, Response, TEXT, unix_now};
+use super::forged::jwt;
 use super::identity::{self, TokenRequest};
 use super::query::Query;
 use super::read::Format;
@@ -48,7 +49,7 @@ pub(super) fn identity(state: &State, node: &str, query: &Query) -> Result<Respo
         licenses: is_value("licenses", "true"),
     };
     let claims = identity::claims(&state.tree(), ask, unix_now());
-    Ok(Response::ok(HTML, identity::jwt(&claims)))
+    Ok(Response::ok(HTML, jwt(&claims)))
 }
 
 /// The account's e-mail. `default` and its e-mail have the same tokens.

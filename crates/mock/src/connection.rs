@@ -3,6 +3,7 @@
 use std::future::Future;
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
 use tokio::net::TcpStream;
 use tokio::time::sleep;
@@ -104,7 +105,7 @@ struct Open(Arc<State>);
 
 impl Open {
     fn new(state: Arc<State>) -> Self {
-        state.journal.connection();
+        state.journal.connections.fetch_add(1, Relaxed);
         state.journal.open.enter();
         Self(state)
     }

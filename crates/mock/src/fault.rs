@@ -1,4 +1,4 @@
-//! [`Fault`]: ways in which a metadata server fails, and [`Script`], which determines when.
+//! [`Fault`]: ways in which a metadata server fails.
 
 use std::time::Duration;
 
@@ -6,7 +6,6 @@ use http::StatusCode;
 use serde_json::Value;
 
 use super::answer::{HTML_UTF8, JSON, Response};
-use super::script;
 
 /// A fault in a response. Each breaks one thing and leaves the rest unchanged.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -112,51 +111,9 @@ fn with_life(body: &str, seconds: i64) -> Option<String> {
     Some(format!(r#"{{"access_token":{access_token},"expires_in":{seconds},"token_type":"Bearer"}}"#))
 }
 
-/// Faults by the prefix of a path. The empty one is every request's.
-pub(super) type Script = script::Script<String, Fault>;
-
-impl script::Target for String {
-    type Request<'a> = &'a str;
-
-    fn holds(&self, path: &str) -> bool {
-        path.starts_with(self.as_str())
-    }
-
-    fn precision(&self) -> usize {
-        self.len()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn fault(script: &Script, path: &str) -> Option<Fault> {
-        script.take(path).map(|(fault, _)| fault)
-    }
-
-    #[test]
-    fn faults_for_next_requests_precede_prefixes_and_the_general_fault() {
-        let script = Script::default();
-        script.stand(String::new(), Fault::Hang);
-        script.stand("/a".to_owned(), Fault::Reset);
-        script.stand("/a/b".to_owned(), Fault::Close);
-        script.next(2, String::new(), Fault::Garbage);
-        script.next(1, String::new(), Fault::Html);
-        let seen: Vec<_> = ["/a/b", "/", "/a/b", "/a/b/c", "/a/c", "/"].map(|path| fault(&script, path)).into();
-        let order = [Fault::Garbage, Fault::Garbage, Fault::Html, Fault::Close, Fault::Reset, Fault::Hang];
-        assert_eq!(seen, order.map(Some));
-        script.heal();
-        assert_eq!(fault(&script, "/a/b"), None);
-    }
-
-    #[test]
-    fn a_prefix_has_one_fault() {
-        let script = Script::default();
-        script.stand("/a".to_owned(), Fault::Reset);
-        script.stand("/a".to_owned(), Fault::Close);
-        assert_eq!(fault(&script, "/a"), Some(Fault::Close));
-    }
 
     #[test]
     fn only_tokens_get_another_expires_in() {

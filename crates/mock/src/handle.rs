@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use tokio::sync::watch;
@@ -31,7 +32,7 @@ impl Handle {
 
     /// Number of complete request heads, to any path, including refused and invalid ones.
     pub fn requests(&self) -> u64 {
-        self.state.journal.requests()
+        self.state.journal.requests.load(Relaxed)
     }
 
     /// Number of requests to a path, compared as sent, without the query. Only the first 10,000 paths are
@@ -42,7 +43,7 @@ impl Handle {
 
     /// Number of connections accepted.
     pub fn connections(&self) -> u64 {
-        self.state.journal.connections()
+        self.state.journal.connections.load(Relaxed)
     }
 
     /// Number of open connections.
@@ -84,18 +85,18 @@ impl Handle {
 impl Handle {
     /// All requests get this fault.
     pub fn fault(&self, fault: Fault) {
-        self.state.script.stand(String::new(), fault);
+        self.state.script.stand("", fault);
     }
 
     /// Requests whose path starts with a prefix get this fault, for example
     /// `/computeMetadata/v1/instance/service-accounts/`.
     pub fn fault_at(&self, path_prefix: &str, fault: Fault) {
-        self.state.script.stand(path_prefix.to_owned(), fault);
+        self.state.script.stand(path_prefix, fault);
     }
 
     /// The next `n` requests get this fault. Calls add up.
     pub fn fault_next(&self, n: usize, fault: Fault) {
-        self.state.script.next(n, String::new(), fault);
+        self.state.script.next(n, fault);
     }
 
     /// Removes all faults. Hanging requests get their responses.

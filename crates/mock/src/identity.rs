@@ -1,24 +1,14 @@
 //! Identity tokens: well-formed JWTs whose signature is invalid.
 //!
-//! The claims follow Google's document "Verifying the identity of VM instances". The signature is noise of the
-//! length of a 2048-bit RSA signature, so no verifier accepts it, and no two tokens are equal, even in the same
-//! second.
+//! The claims follow Google's document "Verifying the identity of VM instances".
 
-use std::hash::{DefaultHasher, Hash, Hasher};
-
-use base64::Engine;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::{Value, json};
 
-use super::noise::noise;
-use super::render::Etag;
+use super::forged::account_number;
 use super::tree::Tree;
 
 /// Lifetime of an identity token, in seconds.
 const LIFE_SECONDS: u64 = 3600;
-
-/// Size of an RSA signature with a 2048-bit key, in bytes.
-const SIGNATURE_BYTES: usize = 256;
 
 /// Creation time of the machine, in seconds since 1970.
 const CREATED: u64 = 1_767_225_600;
@@ -54,14 +44,6 @@ pub(super) fn claims(tree: &Tree, ask: TokenRequest<'_>, issued: u64) -> Value {
     claims
 }
 
-/// A token of header, claims and noise.
-pub(super) fn jwt(claims: &Value) -> String {
-    let header = json!({ "alg": "RS256", "kid": Etag::new("mock").to_string(), "typ": "JWT" });
-    let part = |value: &Value| URL_SAFE_NO_PAD.encode(value.to_string());
-    let signature = URL_SAFE_NO_PAD.encode(noise(SIGNATURE_BYTES));
-    format!("{}.{}.{signature}", part(&header), part(claims))
-}
-
 fn machine(tree: &Tree, licenses: bool) -> Value {
     let zone = tree.value("instance/zone");
     let mut machine = json!({
@@ -78,16 +60,13 @@ fn machine(tree: &Tree, licenses: bool) -> Value {
     machine
 }
 
-/// An account's number of 21 digits, which depends only on the account.
-fn account_number(account: &str) -> String {
-    let mut hasher = DefaultHasher::new();
-    account.hash(&mut hasher);
-    format!("1{:020}", hasher.finish())
-}
-
 #[cfg(test)]
 mod tests {
+    use base64::Engine;
+    use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+
     use super::*;
+    use crate::forged::jwt;
 
     const ASK: TokenRequest<'_> =
         TokenRequest { account: "a@b.c", audience: "https://aud", full: false, licenses: true };

@@ -37,9 +37,9 @@ pub(super) enum Refusal {
 impl Refusal {
     /// The page for a path as sent by the client.
     pub(super) fn answer(self, path: &str) -> Response {
-        let status = self.status();
+        let (status, text) = self.parts();
         let (code, reason) = (status.as_u16(), status.canonical_reason().unwrap_or("Unknown"));
-        let (path, text) = (escaped(path), self.text());
+        let path = escaped(path);
         let page = format!(
             "<!DOCTYPE html>\n<html lang=en>\n<meta charset=utf-8>\n<title>Error {code} ({reason})</title>\n\
              <h1>{code} {reason}</h1>\n<p>The metadata server cannot answer for <code>{path}</code>.\n<p>{text}\n</html>\n"
@@ -47,32 +47,26 @@ impl Refusal {
         Response::new(status, HTML_UTF8, page)
     }
 
-    fn status(self) -> StatusCode {
+    fn parts(self) -> (StatusCode, &'static str) {
         match self {
-            Self::Query(_) | Self::Malformed(_) => StatusCode::BAD_REQUEST,
-            Self::Flavor | Self::Forwarded | Self::GuestAttributesDisabled | Self::GuestAttributesFull => {
-                StatusCode::FORBIDDEN
+            Self::Query(text) | Self::Malformed(text) => (StatusCode::BAD_REQUEST, text),
+            Self::Flavor => (
+                StatusCode::FORBIDDEN,
+                "Your client has no permission for it: the header Metadata-Flavor:Google is missing.",
+            ),
+            Self::Forwarded => (
+                StatusCode::FORBIDDEN,
+                "Your client has no permission for it: the header X-Forwarded-For is not allowed.",
+            ),
+            Self::GuestAttributesDisabled => (StatusCode::FORBIDDEN, "Access to guest attributes is disabled."),
+            Self::GuestAttributesFull => (StatusCode::FORBIDDEN, "There are too many guest attributes."),
+            Self::Missing => (StatusCode::NOT_FOUND, "There is no such entry."),
+            Self::Method => (StatusCode::METHOD_NOT_ALLOWED, "The method is not allowed."),
+            Self::NotConfigured => (StatusCode::PRECONDITION_FAILED, "Workload certificates are not configured."),
+            Self::BodyTooLarge => (StatusCode::PAYLOAD_TOO_LARGE, "The body is too long."),
+            Self::HeadTooLarge => {
+                (StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, "The request line and headers are too long.")
             }
-            Self::Missing => StatusCode::NOT_FOUND,
-            Self::Method => StatusCode::METHOD_NOT_ALLOWED,
-            Self::NotConfigured => StatusCode::PRECONDITION_FAILED,
-            Self::BodyTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
-            Self::HeadTooLarge => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
-        }
-    }
-
-    fn text(self) -> &'static str {
-        match self {
-            Self::Missing => "There is no such entry.",
-            Self::Flavor => "Your client has no permission for it: the header Metadata-Flavor:Google is missing.",
-            Self::Forwarded => "Your client has no permission for it: the header X-Forwarded-For is not allowed.",
-            Self::Method => "The method is not allowed.",
-            Self::Query(text) | Self::Malformed(text) => text,
-            Self::HeadTooLarge => "The request line and headers are too long.",
-            Self::BodyTooLarge => "The body is too long.",
-            Self::GuestAttributesDisabled => "Access to guest attributes is disabled.",
-            Self::GuestAttributesFull => "There are too many guest attributes.",
-            Self::NotConfigured => "Workload certificates are not configured.",
         }
     }
 }

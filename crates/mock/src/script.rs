@@ -1,62 +1,41 @@
-//! [`Script`]: determines the fault for each request, of the mock and of the fake Google.
+//! [`Script`]: determines the fault for each request.
 
 use std::cmp::Reverse;
 
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
-/// The requests that get a fault.
-pub(super) trait Target: PartialEq {
-    /// The properties of a request.
-    type Request<'a>: Copy;
-
-    fn holds(&self, request: Self::Request<'_>) -> bool;
-
-    /// More precise targets have precedence.
-    fn precision(&self) -> usize;
-}
+use super::fault::Fault;
 
 /// Determines the fault for each request.
-#[derive(Debug)]
-pub(super) struct Script<T, F> {
-    rules: Mutex<Rules<T, F>>,
+#[derive(Debug, Default)]
+pub(super) struct Script {
+    rules: Mutex<Rules>,
     /// Number of calls of `heal`. Hanging requests wait for the next one.
     heals: watch::Sender<u64>,
 }
 
-#[derive(Debug)]
-struct Rules<T, F> {
+#[derive(Debug, Default)]
+struct Rules {
     /// In the order of the calls, each with its remaining number of requests.
-    next: Vec<(usize, T, F)>,
-    /// The most precise first, one for each target.
-    standing: Vec<(T, F)>,
+    next: Vec<(usize, Fault)>,
+    /// By the prefix of a path, the longest first. The empty one is every request's.
+    standing: Vec<(String, Fault)>,
 }
 
-impl<T, F> Default for Rules<T, F> {
-    fn default() -> Self {
-        Self { next: Vec::new(), standing: Vec::new() }
-    }
-}
-
-impl<T, F> Default for Script<T, F> {
-    fn default() -> Self {
-        Self { rules: Mutex::default(), heals: watch::Sender::default() }
-    }
-}
-
-impl<T: Target, F: Clone> Script<T, F> {
-    /// Sets the fault for all requests of a target.
-    pub(super) fn stand(&self, target: T, fault: F) {
+impl Script {
+    /// Sets the fault for all requests whose path starts with a prefix.
+    pub(super) fn stand(&self, prefix: &str, fault: Fault) {
         let mut rules = self.rules.lock();
-        rules.standing.retain(|(other, _)| *other != target);
-        rules.standing.push((target, fault));
-        rules.standing.sort_by_key(|(target, _)| Reverse(target.precision()));
+        rules.standing.retain(|(other, _)| other != prefix);
+        rules.standing.push((prefix.to_owned(), fault));
+        rules.standing.sort_by_key(|(prefix, _)| Reverse(prefix.len()));
     }
 
-    /// Sets the fault for the next requests of a target, after those of earlier calls.
-    pub(super) fn next(&self, requests: usize, target: T, fault: F) {
+    /// Sets the fault for the next requests, after those of earlier calls.
+    pub(super) fn next(&self, requests: usize, fault: Fault) {
         if requests > 0 {
-            self.rules.lock().next.push((requests, target, fault));
+            self.rules.lock().next.push((requests, fault));
         }
     }
 
@@ -68,9 +47,9 @@ impl<T: Target, F: Clone> Script<T, F> {
     }
 
     /// The fault for a request, and the current state for [`Script::healed`].
-    pub(super) fn take(&self, request: T::Request<'_>) -> Option<(F, u64)> {
+    pub(super) fn take(&self, path: &str) -> Option<(Fault, u64)> {
         let mut rules = self.rules.lock();
-        let fault = rules.take(request)?;
+        let fault = rules.take(path)?;
         Some((fault, *self.heals.borrow()))
     }
 
@@ -81,17 +60,57 @@ impl<T: Target, F: Clone> Script<T, F> {
     }
 }
 
-impl<T: Target, F: Clone> Rules<T, F> {
-    fn take(&mut self, request: T::Request<'_>) -> Option<F> {
-        if let Some(place) = self.next.iter().position(|(_, target, _)| target.holds(request)) {
-            let (left, _, fault) = &mut self.next[place];
+impl Rules {
+    fn take(&mut self, path: &str) -> Option<Fault> {
+        if let Some((left, fault)) = self.next.first_mut() {
             *left -= 1;
             let (left, fault) = (*left, fault.clone());
             if left == 0 {
-                self.next.remove(place);
+                self.next.remove(0);
             }
             return Some(fault);
         }
-        self.standing.iter().find(|(target, _)| target.holds(request)).map(|(_, fault)| fault.clone())
+        self.standing.iter().find(|(prefix, _)| path.starts_with(prefix)).map(|(_, fault)| fault.clone())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fault(script: &Script, path: &str) -> Option<Fault> {
+        script.take(path).map(|(fault, _)| fault)
+    }
+
+    #[test]
+    fn faults_for_next_requests_precede_prefixes_and_the_general_fault() {
+        let script = Script::default();
+        script.stand("", Fault::Hang);
+        script.stand("/a", Fault::Reset);
+        script.stand("/a/b", Fault::Close);
+        script.next(2, Fault::Garbage);
+        script.next(1, Fault::Html);
+        let seen: Vec<_> = ["/a/b", "/", "/a/b", "/a/b/c", "/a/c", "/"].map(|path| fault(&script, path)).into();
+        let order = [Fault::Garbage, Fault::Garbage, Fault::Html, Fault::Close, Fault::Reset, Fault::Hang];
+        assert_eq!(seen, order.map(Some));
+        script.heal();
+        assert_eq!(fault(&script, "/a/b"), None);
+    }
+
+    #[test]
+    fn a_prefix_has_one_fault() {
+        let script = Script::default();
+        script.stand("/a", Fault::Reset);
+        script.stand("/a", Fault::Close);
+        assert_eq!(fault(&script, "/a"), Some(Fault::Close));
+    }
+
+    #[tokio::test]
+    async fn a_heal_before_the_wait_is_not_missed() {
+        let script = Script::default();
+        script.stand("", Fault::Hang);
+        let (_, since) = script.take("/").expect("a fault");
+        script.heal();
+        script.healed(since).await;
     }
 }

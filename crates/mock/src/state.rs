@@ -5,8 +5,8 @@ use std::net::SocketAddr;
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use tokio::sync::watch;
 
-use super::fault::Script;
 use super::journal::Journal;
+use super::script::Script;
 use super::token::TokenStore;
 use super::tree::Tree;
 

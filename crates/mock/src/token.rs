@@ -7,11 +7,9 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use base64::Engine;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use tokio::time::Instant;
 
-use super::noise::noise;
+use super::forged::padded;
 
 /// Length of a token in bytes, similar to that of a real one.
 const TOKEN_BYTES: usize = 180;
@@ -88,9 +86,7 @@ impl TokenStore {
             self.minted.clear();
         }
         self.serial += 1;
-        let mut access_token = format!("ya29.mock-{}-{:06}-", key.account, self.serial);
-        let missing = TOKEN_BYTES.saturating_sub(access_token.len()).max(16);
-        access_token.push_str(&URL_SAFE_NO_PAD.encode(noise(missing))[..missing]);
+        let access_token = padded(format!("ya29.mock-{}-{:06}-", key.account, self.serial), TOKEN_BYTES);
         self.minted.insert(key, (access_token.clone(), now + self.life));
         Token { access_token, expires_in: self.life.as_secs().max(1) }
     }

@@ -2,6 +2,7 @@
 
 use std::future::Future;
 use std::io;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use bytes::{Buf, BytesMut};
@@ -47,7 +48,7 @@ impl Wire {
                 }
                 Ok(None) => {}
                 Err(refusal) => {
-                    journal.unreadable();
+                    journal.requests.fetch_add(1, Relaxed);
                     return Ok(Some(Err(refusal)));
                 }
             }

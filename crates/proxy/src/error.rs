@@ -16,8 +16,8 @@ use protocol::metadata::query::QueryError;
 use protocol::metadata::{CallingPod, RequestError, Unidentified};
 use telemetry::latency::RequestOutcome;
 
-/// Reason why a request was refused or failed.
-#[derive(Debug, thiserror::Error)]
+/// Reason why a request was refused or failed. All requests that waited for one answer get a clone.
+#[derive(Debug, Clone, thiserror::Error)]
 pub enum Error {
     /// Not a valid HTTP/1.1 or metadata request.
     #[error(transparent)]
@@ -240,54 +240,5 @@ fn status_of_request(error: &RequestError) -> StatusCode {
 impl From<Failure> for Error {
     fn from(failure: Failure) -> Self {
         Self::Upstream(Arc::new(failure))
-    }
-}
-
-/// Reason why there is no answer, shared by all requests that waited for it.
-#[derive(Debug, Clone)]
-pub enum SharedError {
-    /// The metadata server returned no answer.
-    Failed(Arc<Failure>),
-    /// The request was shed.
-    Overloaded(Overload),
-    /// The process ends.
-    Draining,
-    /// The answer is larger than this many bytes.
-    TooLarge(usize),
-}
-
-impl From<Failure> for SharedError {
-    fn from(failure: Failure) -> Self {
-        Self::Failed(Arc::new(failure))
-    }
-}
-
-impl From<Overload> for SharedError {
-    fn from(overload: Overload) -> Self {
-        Self::Overloaded(overload)
-    }
-}
-
-impl From<Error> for SharedError {
-    fn from(error: Error) -> Self {
-        match error {
-            Error::Upstream(failure) => Self::Failed(failure),
-            Error::Overloaded(overload) => Self::Overloaded(overload),
-            Error::Draining => Self::Draining,
-            Error::TooLarge(largest) => Self::TooLarge(largest),
-            // The layers below return no other error.
-            _ => Failure::Closed.into(),
-        }
-    }
-}
-
-impl From<SharedError> for Error {
-    fn from(error: SharedError) -> Self {
-        match error {
-            SharedError::Failed(failure) => Self::Upstream(failure),
-            SharedError::Overloaded(overload) => overload.into(),
-            SharedError::Draining => Self::Draining,
-            SharedError::TooLarge(largest) => Self::TooLarge(largest),
-        }
     }
 }

@@ -3,7 +3,7 @@
 use std::future::Future;
 
 use super::spoofing::{Cause, Spoofed};
-use super::{Error, Found, Installed, Keeper, Metrics, Mode, NotInstalled, Redirect, State, remove};
+use super::{Error, Found, Installed, Keeper, Metrics, Mode, Redirect, State, remove};
 
 /// The command's action on the rules.
 #[derive(Debug)]
@@ -19,16 +19,6 @@ pub enum Command {
     Check(Redirect),
 }
 
-/// Reason why a command failed.
-#[derive(Debug, thiserror::Error)]
-pub enum CommandError {
-    #[error(transparent)]
-    NotInstalled(#[from] NotInstalled),
-    /// The rules could not be read or removed.
-    #[error(transparent)]
-    Rules(#[from] Error),
-}
-
 /// Runs the command. Returns the text to print, and whether the rules are as requested.
 ///
 /// [`Command::Keep`] keeps these metrics, and runs `once_installed` concurrently when the rules are
@@ -38,7 +28,7 @@ pub async fn run<F: Future<Output = ()>>(
     metrics: Metrics,
     once_installed: impl FnOnce(Redirect) -> F,
     stop: impl Future<Output = ()>,
-) -> Result<(String, bool), CommandError> {
+) -> Result<(String, bool), Box<dyn std::error::Error>> {
     let mut lines = Vec::new();
     match command {
         Command::Install(redirect) => {

@@ -105,7 +105,7 @@ mod uplinks;
 use std::net::{IpAddr, SocketAddr};
 
 pub use closing::{NotInstalled, Pods, Unserved};
-pub use command::{Command, CommandError, run};
+pub use command::{Command, run};
 pub use destination::{Destination, METADATA_V4, METADATA_V6, PROXY, has_ipv6, is_added, is_added_now, may_have_ipv6};
 pub use error::Error;
 pub use install::{Installed, InstalledRedirect};

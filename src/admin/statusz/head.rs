@@ -2,7 +2,7 @@
 
 use maud::{Markup, html};
 
-use super::overview::{Overview, Surroundings};
+use super::overview::Overview;
 use super::parts::{counts, section, table};
 use crate::condition::{Condition, Fact};
 use crate::units::span;
@@ -44,18 +44,8 @@ fn banner(fact: &Fact) -> Markup {
 
 /// The proxy's surroundings, and the last minute.
 pub(super) fn overview(overview: &Overview) -> Markup {
-    let Surroundings { metadata_server, identity, redirect, canary } = &overview.surroundings;
-    let rows = [
-        ("readiness", &overview.readiness.to_string()),
-        ("policy", &overview.policy.to_string()),
-        ("metadata server", metadata_server),
-        ("identity", identity),
-        ("redirect", redirect),
-        ("canary", canary),
-        ("last minute", &overview.last_minute.to_string()),
-    ];
     let rows = html! {
-        @for (label, text) in rows {
+        @for (label, text) in overview.states() {
             tr { td class="k" { (label) } td class="b" { (text) } }
         }
     };

@@ -183,10 +183,10 @@ impl Overview {
         u8::from(self.condition != Condition::Ok)
     }
 
-    /// The lines below the facts, each with its label.
-    fn lines(&self) -> Vec<(&'static str, String)> {
+    /// The proxy's surroundings, and the last minute, each with its label.
+    pub(super) fn states(&self) -> [(&'static str, String); 7] {
         let Surroundings { metadata_server, identity, redirect, canary } = &self.surroundings;
-        let mut lines = vec![
+        [
             ("readiness", self.readiness.to_string()),
             ("policy", self.policy.to_string()),
             ("server", metadata_server.clone()),
@@ -194,7 +194,12 @@ impl Overview {
             ("redirect", redirect.clone()),
             ("canary", canary.clone()),
             ("last minute", self.last_minute.to_string()),
-        ];
+        ]
+    }
+
+    /// The lines below the facts, each with its label.
+    fn lines(&self) -> Vec<(&'static str, String)> {
+        let mut lines = Vec::from(self.states());
         lines.extend(
             self.last_minute.sheds.iter().map(|Count { reason, count }| ("shed", format!("{reason}: {count}"))),
         );

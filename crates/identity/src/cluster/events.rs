@@ -9,24 +9,11 @@ use serde::de::DeserializeOwned;
 use tokio::time::{Instant, timeout_at};
 use zeroize::Zeroizing;
 
-use super::AccountObject;
 use super::MAX_SILENCE;
 use super::error::{RequestError, root_cause};
 use super::hints::Hint;
-use super::object::{ListMetadata, PodList, PodObject, Refusal};
+use super::object::{ListMetadata, PodObject, Refusal};
 use super::prune::{Pruner, Shape};
-
-/// Maximum bytes that are kept of an event: far more than all fields of a pod take.
-const MAX_EVENT_BYTES: usize = 1 << 20;
-
-/// Maximum bytes that are kept of a list, some thousand pods. A node has some hundred.
-const MAX_LIST_BYTES: usize = 4 << 20;
-
-/// Maximum bytes that are kept of a service account: far more than a few annotations take.
-const MAX_ACCOUNT_BYTES: usize = 128 << 10;
-
-/// Maximum bytes that are kept of a node. Its taints and labels have some thousand.
-const MAX_NODE_BYTES: usize = 512 << 10;
 
 /// An event of a watch of pods.
 #[derive(Debug)]
@@ -81,7 +68,7 @@ impl Events {
             }
             let (read, is_whole) = self.pruner.read_line(&self.incoming.chunk);
             self.incoming.chunk.advance(read);
-            if self.pruner.kept().len() > MAX_EVENT_BYTES {
+            if self.pruner.kept().len() > Shape::Event.max() {
                 return Err(RequestError::Invalid(too_large(self.pruner.kept())));
             }
             if is_whole {
@@ -105,39 +92,14 @@ impl Events {
     }
 }
 
-/// Reads a list of pods, and its version.
-pub(super) async fn read_list(body: Body) -> Result<(Vec<PodObject>, String), RequestError> {
-    let list: PodList = read_pruned(body, Shape::List, MAX_LIST_BYTES).await?;
-    Ok((list.items.unwrap_or_default(), list.metadata.resource_version))
-}
-
-/// Maximum bytes of the owners of a pod. A pod of a `DaemonSet` has one, in some 200.
-const MAX_OWNERS_BYTES: usize = 64 << 10;
-
-/// Reads pods with their owners.
-pub(super) async fn read_owners(body: Body) -> Result<Vec<PodObject>, RequestError> {
-    let list: PodList = read_pruned(body, Shape::Owners, MAX_OWNERS_BYTES).await?;
-    Ok(list.items.unwrap_or_default())
-}
-
-/// Reads a service account.
-pub(super) async fn read_account(body: Body) -> Result<AccountObject, RequestError> {
-    read_pruned(body, Shape::Account, MAX_ACCOUNT_BYTES).await
-}
-
-/// Reads the needed fields of a node.
-pub(super) async fn read_node<T: DeserializeOwned>(body: Body) -> Result<T, RequestError> {
-    read_pruned(body, Shape::Node, MAX_NODE_BYTES).await
-}
-
-/// Reads an object, and keeps at most `max` bytes of it.
-async fn read_pruned<T: DeserializeOwned>(body: Body, shape: Shape, max: usize) -> Result<T, RequestError> {
+/// Reads an object, and keeps as much of it as [`Shape::max`] allows.
+pub(super) async fn read<T: DeserializeOwned>(body: Body, shape: Shape) -> Result<T, RequestError> {
     let mut incoming = Incoming::new(body);
     let mut pruner = Pruner::new(shape);
     while incoming.receive().await? {
         pruner.read_line(&std::mem::take(&mut incoming.chunk));
-        if pruner.kept().len() > max {
-            return Err(RequestError::Invalid(format!("an answer of more than {max} bytes")));
+        if pruner.kept().len() > shape.max() {
+            return Err(RequestError::Invalid(format!("an answer of more than {} bytes", shape.max())));
         }
     }
     serde_json::from_slice(pruner.kept()).map_err(invalid)
@@ -226,7 +188,7 @@ fn refused(refusal: &Refusal, hint: Hint) -> RequestError {
 /// Describes an event that is too large. The API server writes the names of an object first.
 fn too_large(kept: &[u8]) -> String {
     let beginning = String::from_utf8_lossy(&kept[..kept.len().min(300)]);
-    format!("an event of more than {MAX_EVENT_BYTES} bytes, which begins with {beginning}")
+    format!("an event of more than {} bytes, which begins with {beginning}", Shape::Event.max())
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "for map_err")]

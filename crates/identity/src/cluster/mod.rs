@@ -37,8 +37,10 @@ pub use events::{Event, Events};
 pub use facts::NodeFacts;
 use hints::{Hint, Resource};
 pub use node_name::{NodeName, NodeNameError, is_dns_subdomain};
+use object::PodList;
 pub use object::{Metadata, PodObject, Spec, Status};
 pub use own::{BoundPod, OwnCluster, Public, Published, User};
+use prune::Shape;
 pub use taints::{NodeTaints, Taint};
 pub use token_request::{PodToken, TokenRequest, TokenRequestError};
 
@@ -139,28 +141,33 @@ impl Cluster {
     /// This node's pods as of now, and the version from which a watch can resume.
     pub async fn list(&self) -> Result<(Vec<PodObject>, String), RequestError> {
         let body = self.get(&format!("/api/v1/pods?{}", self.query(&[]).finish()), Resource::Pods).await?;
-        events::read_list(body).await
+        let list: PodList = events::read(body, Shape::List).await?;
+        Ok((list.items.unwrap_or_default(), list.metadata.resource_version))
     }
 
     /// A pod of this node. `None` if no pod on this node has the name; one on another node may have it.
     ///
     /// It is listed, because acting as the node gives the right to list but not to get.
     pub async fn pod(&self, namespace: &str, name: &str) -> Result<Option<PodObject>, RequestError> {
-        let (pods, _) = events::read_list(self.get(&self.named(namespace, name), Resource::Pods).await?).await?;
-        Ok(pods.into_iter().find(|pod| pod.metadata.name == name))
+        self.find_pod(namespace, name, Shape::List).await
     }
 
     /// The same pod with its owners.
     pub async fn owned_pod(&self, namespace: &str, name: &str) -> Result<Option<PodObject>, RequestError> {
-        let pods = events::read_owners(self.get(&self.named(namespace, name), Resource::Pods).await?).await?;
-        Ok(pods.into_iter().find(|pod| pod.metadata.name == name))
+        self.find_pod(namespace, name, Shape::Owners).await
+    }
+
+    async fn find_pod(&self, namespace: &str, name: &str, shape: Shape) -> Result<Option<PodObject>, RequestError> {
+        let body = self.get(&self.named(namespace, name), Resource::Pods).await?;
+        let list: PodList = events::read(body, shape).await?;
+        Ok(list.items.into_iter().flatten().find(|pod| pod.metadata.name == name))
     }
 
     /// A service account. As a node, only that of one of its pods. `None` if there is none by this name.
     pub async fn service_account(&self, namespace: &str, name: &str) -> Result<Option<AccountObject>, RequestError> {
         let path = format!("/api/v1/namespaces/{}/serviceaccounts/{}", escaped(namespace), escaped(name));
         match self.get(&path, Resource::Accounts).await {
-            Ok(body) => events::read_account(body).await.map(Some),
+            Ok(body) => events::read(body, Shape::Account).await.map(Some),
             Err(error) if error.failure() == Failure::Refused(StatusCode::NOT_FOUND) => Ok(None),
             Err(error) => Err(error),
         }
@@ -178,11 +185,11 @@ impl Cluster {
 
     /// This node's UID and zone.
     pub async fn node_facts(&self) -> Result<NodeFacts, RequestError> {
-        events::read_node(self.get(&self.node_path(), Resource::NodeFacts).await?).await
+        events::read(self.get(&self.node_path(), Resource::NodeFacts).await?, Shape::Node).await
     }
 
     pub async fn taints(&self) -> Result<NodeTaints, RequestError> {
-        events::read_node(self.get(&self.node_path(), Resource::NodeTaints).await?).await
+        events::read(self.get(&self.node_path(), Resource::NodeTaints).await?, Shape::Node).await
     }
 
     /// Replaces this node's taints, unless the node has changed since they were read: then the API server answers 409

@@ -31,6 +31,21 @@ pub(super) enum Shape {
 }
 
 impl Shape {
+    /// Maximum bytes that are kept: far more than all fields that are read take.
+    pub(super) fn max(self) -> usize {
+        match self {
+            Self::Event => 1 << 20,
+            // Some thousand pods. A node has some hundred.
+            Self::List => 4 << 20,
+            // Its annotations take a few KiB.
+            Self::Account => 128 << 10,
+            // Its taints and labels have some thousand bytes.
+            Self::Node => 512 << 10,
+            // A pod of a `DaemonSet` has one owner, in some 200 bytes.
+            Self::Owners => 64 << 10,
+        }
+    }
+
     /// The number of containers around a field of `metadata`, `spec` or `status`.
     fn depth_of_fields(self) -> usize {
         match self {

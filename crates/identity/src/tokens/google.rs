@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -13,7 +14,7 @@ use super::not_given::NotGiven;
 use super::secret::Secret;
 use crate::workloads::{Federation, QuotaProject};
 use http_client::renewed::Renewed;
-use http_client::secure::{self, CaError, SecureConnector};
+use http_client::secure::{self, CaError};
 use http_client::{ClientError, HttpClient, Limits, retry_after};
 
 /// Limits of a request. A token has 1 to 2 KiB. The timeout is longer than that of a pod's request for a token, which
@@ -27,30 +28,13 @@ const JSON: HeaderValue = HeaderValue::from_static("application/json");
 const AGENT: HeaderValue = HeaderValue::from_static(concat!("gce-metadata-proxy/", env!("CARGO_PKG_VERSION")));
 const USER_PROJECT: HeaderName = HeaderName::from_static("x-goog-user-project");
 
-/// The future of a response.
-pub(super) type Sending<'a> = Pin<Box<dyn Future<Output = Result<Response<Bytes>, ClientError>> + Send + 'a>>;
-
-/// Sends requests within a deadline. Tests have another implementation, without sockets.
-pub(super) trait Transport: Send + Sync {
-    fn send(&self, request: Request<Bytes>) -> Sending<'_>;
-}
-
-impl Transport for HttpClient<SecureConnector> {
-    fn send(&self, request: Request<Bytes>) -> Sending<'_> {
-        Box::pin(self.send(request))
-    }
-}
-
-impl Transport for Renewed {
-    fn send(&self, request: Request<Bytes>) -> Sending<'_> {
-        Box::pin(self.send(request))
-    }
-}
-
 /// Google's APIs.
 pub struct Google {
-    transport: Box<dyn Transport>,
+    /// Sends a request within a deadline.
+    send: Box<dyn Fn(Request<Bytes>) -> Sending + Send + Sync>,
 }
+
+type Sending = Pin<Box<dyn Future<Output = Result<Response<Bytes>, ClientError>> + Send>>;
 
 impl fmt::Debug for Google {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -68,41 +52,32 @@ pub(super) struct Call<'a> {
 impl Google {
     /// Reads the certificates to trust, and reads them again when they may have changed. Connects to nothing yet.
     pub fn new(federation: &Federation) -> Result<Self, CaError> {
-        Ok(match &federation.google_ca {
-            Some(file) => Self::with_transport(Renewed::new(file, LIMITS, MAX_IDLE)?),
-            None => Self::with_transport(HttpClient::with_idle(secure::connector(None)?, LIMITS, MAX_IDLE)),
-        })
+        if let Some(file) = &federation.google_ca {
+            let client = Arc::new(Renewed::new(file, LIMITS, MAX_IDLE)?);
+            return Ok(Self::through(move |request| {
+                let client = Arc::clone(&client);
+                async move { client.send(request).await }
+            }));
+        }
+        let client = HttpClient::with_idle(secure::connector(None)?, LIMITS, MAX_IDLE);
+        Ok(Self::through(move |request| {
+            let client = client.clone();
+            async move { client.send(request).await }
+        }))
     }
 
-    /// A Google in memory, which gives these answers.
-    #[cfg(feature = "test-util")]
-    pub fn in_memory<F>(answer: impl Fn(Request<Bytes>) -> F + Send + Sync + 'static) -> Self
+    /// Sends requests by this function. Tests have one without sockets.
+    pub fn through<F>(send: impl Fn(Request<Bytes>) -> F + Send + Sync + 'static) -> Self
     where
         F: Future<Output = Result<Response<Bytes>, ClientError>> + Send + 'static,
     {
-        struct Memory<A>(A);
-
-        impl<A, F> Transport for Memory<A>
-        where
-            A: Fn(Request<Bytes>) -> F + Send + Sync,
-            F: Future<Output = Result<Response<Bytes>, ClientError>> + Send + 'static,
-        {
-            fn send(&self, request: Request<Bytes>) -> Sending<'_> {
-                Box::pin((self.0)(request))
-            }
-        }
-
-        Self::with_transport(Memory(answer))
-    }
-
-    pub(super) fn with_transport(transport: impl Transport + 'static) -> Self {
-        Self { transport: Box::new(transport) }
+        Self { send: Box::new(move |request| Box::pin(send(request))) }
     }
 
     /// Sends a request with the token `sent`, and returns a response with status 200.
     pub(super) async fn post(&self, call: Call<'_>, sent: &Secret) -> Result<Response<Bytes>, NotGiven> {
         let request = request(call).map_err(|error| NotGiven::Failed(error.to_string()))?;
-        let response = self.transport.send(request).await.map_err(|error| match error.status() {
+        let response = (self.send)(request).await.map_err(|error| match error.status() {
             // A refusal whose body is too large or cut short is still a refusal.
             Some(status) if status.is_client_error() => NotGiven::read(status, None, &Bytes::new(), sent),
             _ => NotGiven::Failed(words(&error)),

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
+use bytes::Bytes;
 use http::header::{CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use http::{HeaderValue, Response, StatusCode};
 use serde_json::{Value, json};
 
 use super::Endpoint;
-use super::body::Body;
 
 /// The page of Google's front end, if the service is not even reached.
 const HTML: &str = "<!DOCTYPE html>\n<html lang=en><title>Error</title><p>The server encountered a temporary error.\n";
@@ -37,15 +37,9 @@ impl Answer {
         Self { status, ..Self::raw(format!("{body:#}\n")) }
     }
 
-    fn html(status: StatusCode) -> Self {
-        Self { status, content_type: "text/html; charset=UTF-8", retry_after: None, body: HTML.to_owned() }
-    }
-
-    /// Makes the response. If `is_cut`, it announces the whole body and ends in the middle.
-    pub(super) fn response(self, is_cut: bool) -> Response<Body> {
+    pub(super) fn response(self) -> Response<Bytes> {
         let Self { status, content_type, retry_after, body } = self;
-        let body = if is_cut { Body::cut(body.into()) } else { Body::whole(body.into()) };
-        let mut response = Response::new(body);
+        let mut response = Response::new(Bytes::from(body));
         *response.status_mut() = status;
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
@@ -95,18 +89,17 @@ impl Refusal {
     pub(super) fn answer(self) -> Answer {
         match self {
             Self::Oauth { error, description } => oauth(error, &description),
-            Self::Status(status) => api(status, message(status), None),
-            Self::Api(status, text) => api(status, &text, None),
+            Self::Status(status) => api(status, meaning(status).1),
+            Self::Api(status, text) => api(status, &text),
             Self::Permission(permission) => {
                 let text = format!("Permission '{permission}' denied on resource (or it may not exist).");
                 let metadata = json!({ "permission": permission });
-                api(
-                    StatusCode::FORBIDDEN,
-                    &text,
-                    Some(error_info("IAM_PERMISSION_DENIED", "iam.googleapis.com", &metadata)),
-                )
+                detailed(StatusCode::FORBIDDEN, &text, "IAM_PERMISSION_DENIED", "iam.googleapis.com", &metadata)
             }
-            Self::Path => Answer::html(StatusCode::NOT_FOUND),
+            Self::Path => {
+                let (status, content_type) = (StatusCode::NOT_FOUND, "text/html; charset=UTF-8");
+                Answer { status, content_type, retry_after: None, body: HTML.to_owned() }
+            }
         }
     }
 }
@@ -117,86 +110,66 @@ pub(super) fn oauth(error: &str, description: &str) -> Answer {
     Answer { status: StatusCode::BAD_REQUEST, ..Answer::raw(body) }
 }
 
-/// The response of a service that fails with this status.
-pub(super) fn failure(endpoint: Endpoint, status: StatusCode, retry_after: Option<Duration>) -> Answer {
-    let answer = match (status, endpoint.permission()) {
-        (StatusCode::BAD_GATEWAY, _) => Answer::html(status),
-        (StatusCode::FORBIDDEN, Some(permission)) => Refusal::Permission(permission).answer(),
-        (StatusCode::TOO_MANY_REQUESTS, _) => {
-            let (quota, service) = match endpoint {
-                Endpoint::Sts => ("Token exchange requests", "sts.googleapis.com"),
-                Endpoint::AccessToken | Endpoint::IdToken => {
-                    ("Generate credentials requests", "iamcredentials.googleapis.com")
-                }
-            };
-            let text = format!(
-                "Quota exceeded for quota metric '{quota}' and limit '{quota} per minute' of service '{service}'."
-            );
-            let info = error_info("RATE_LIMIT_EXCEEDED", "googleapis.com", &json!({ "service": service }));
-            api(status, &text, Some(info))
-        }
-        _ => api(status, message(status), None),
-    };
-    Answer { retry_after, ..answer }
+/// The response of a service whose quota is used up.
+pub(super) fn used_up(endpoint: Endpoint, retry_after: Duration) -> Answer {
+    let [_, quota, service] = service(endpoint);
+    let text =
+        format!("Quota exceeded for quota metric '{quota}' and limit '{quota} per minute' of service '{service}'.");
+    let metadata = json!({ "service": service });
+    let answer = detailed(StatusCode::TOO_MANY_REQUESTS, &text, "RATE_LIMIT_EXCEEDED", "googleapis.com", &metadata);
+    Answer { retry_after: Some(retry_after), ..answer }
 }
 
 /// The response of a service whose API is not enabled in a project.
 pub(super) fn disabled(endpoint: Endpoint, project: u64) -> Answer {
-    let (name, service) = match endpoint {
-        Endpoint::Sts => ("Security Token Service API", "sts.googleapis.com"),
-        Endpoint::AccessToken | Endpoint::IdToken => {
-            ("IAM Service Account Credentials API", "iamcredentials.googleapis.com")
-        }
-    };
+    let [name, _, service] = service(endpoint);
     let text = format!("{name} has not been used in project {project} before or it is disabled.");
     let metadata = json!({ "service": service, "consumer": format!("projects/{project}") });
-    api(StatusCode::FORBIDDEN, &text, Some(error_info("SERVICE_DISABLED", "googleapis.com", &metadata)))
+    detailed(StatusCode::FORBIDDEN, &text, "SERVICE_DISABLED", "googleapis.com", &metadata)
 }
 
-fn api(code: StatusCode, message: &str, detail: Option<Value>) -> Answer {
-    let mut error = json!({ "code": code.as_u16(), "message": message, "status": name(code) });
-    if let Some(detail) = detail {
-        error["details"] = json!([detail]);
+/// The name, the quota and the host of an endpoint's service.
+fn service(endpoint: Endpoint) -> [&'static str; 3] {
+    match endpoint {
+        Endpoint::Sts => ["Security Token Service API", "Token exchange requests", "sts.googleapis.com"],
+        Endpoint::AccessToken | Endpoint::IdToken => {
+            ["IAM Service Account Credentials API", "Generate credentials requests", "iamcredentials.googleapis.com"]
+        }
     }
+}
+
+/// An error in the format of Google's APIs.
+fn api(code: StatusCode, message: &str) -> Answer {
+    error(code, json!({ "message": message }))
+}
+
+/// An error whose reason is machine-readable too.
+fn detailed(code: StatusCode, message: &str, reason: &str, domain: &str, metadata: &Value) -> Answer {
+    let info = json!({
+        "@type": "type.googleapis.com/google.rpc.ErrorInfo", "reason": reason, "domain": domain, "metadata": metadata,
+    });
+    error(code, json!({ "message": message, "details": [info] }))
+}
+
+fn error(code: StatusCode, mut error: Value) -> Answer {
+    error["code"] = code.as_u16().into();
+    error["status"] = meaning(code).0.into();
     Answer::json(code, &json!({ "error": error }))
 }
 
-fn error_info(reason: &str, domain: &str, metadata: &Value) -> Value {
-    json!({
-        "@type": "type.googleapis.com/google.rpc.ErrorInfo", "reason": reason, "domain": domain, "metadata": metadata,
-    })
-}
-
-/// The name of a status in Google's APIs.
-fn name(code: StatusCode) -> &'static str {
+/// The name of a status in Google's APIs, and its standard text.
+fn meaning(code: StatusCode) -> (&'static str, &'static str) {
     match code.as_u16() {
-        400 => "INVALID_ARGUMENT",
-        401 => "UNAUTHENTICATED",
-        403 => "PERMISSION_DENIED",
-        404 => "NOT_FOUND",
-        409 => "ABORTED",
-        429 => "RESOURCE_EXHAUSTED",
-        500 => "INTERNAL",
-        503 => "UNAVAILABLE",
-        504 => "DEADLINE_EXCEEDED",
-        _ => "UNKNOWN",
-    }
-}
-
-fn message(code: StatusCode) -> &'static str {
-    match code.as_u16() {
-        400 => "Request contains an invalid argument.",
-        401 => {
+        400 => ("INVALID_ARGUMENT", "Request contains an invalid argument."),
+        401 => (
+            "UNAUTHENTICATED",
             "Request had invalid authentication credentials. Expected OAuth 2 access token, login cookie or other \
              valid authentication credential. See \
-             https://developers.google.com/identity/sign-in/web/devconsole-project."
-        }
-        403 => "The caller does not have permission",
-        404 => "Requested entity was not found.",
-        409 => "The operation was aborted.",
-        500 => "Internal error encountered.",
-        503 => "The service is currently unavailable.",
-        504 => "Deadline expired before operation could complete.",
-        _ => "Unknown error.",
+             https://developers.google.com/identity/sign-in/web/devconsole-project.",
+        ),
+        403 => ("PERMISSION_DENIED", "The caller does not have permission"),
+        404 => ("NOT_FOUND", "Requested entity was not found."),
+        429 => ("RESOURCE_EXHAUSTED", "Unknown error."),
+        _ => ("UNKNOWN", "Unknown error."),
     }
 }

@@ -10,17 +10,10 @@ use super::jwt::Caller;
 use super::state::State;
 use super::sts::Exchange;
 
-/// The header that names the project to charge for a request to IAM.
-const USER_PROJECT: &str = "x-goog-user-project";
-
 /// A request to one of the two services.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Ask {
     pub(super) endpoint: Endpoint,
-    /// The Google service account in the path.
-    pub(super) account: Option<String>,
-    /// The project to charge.
-    pub(super) user_project: Option<String>,
     work: Result<Work, Refusal>,
 }
 
@@ -34,14 +27,11 @@ impl Ask {
     /// Reads a request. `None` if the services have no such path or method.
     pub(super) fn read(parts: &Parts, body: &[u8]) -> Option<Self> {
         let (endpoint, account) = Endpoint::of(parts.uri.path()).filter(|_| parts.method == Method::POST)?;
-        let Some(email) = account.clone() else {
-            let exchange = Exchange::read(parts, body);
-            let user_project = exchange.as_ref().ok().and_then(|exchange| exchange.user_project.clone());
-            return Some(Self { endpoint, account, user_project, work: exchange.map(Work::Exchange) });
+        let work = match account {
+            None => Exchange::read(parts, body).map(Work::Exchange),
+            Some(email) => Ok(Work::Impersonation(Impersonation::read(endpoint, email, parts, body))),
         };
-        let user_project = parts.headers.get(USER_PROJECT).and_then(|value| value.to_str().ok()).map(str::to_owned);
-        let work = Impersonation::read(endpoint, email, parts, body);
-        Some(Self { endpoint, account, user_project, work: Ok(Work::Impersonation(work)) })
+        Some(Self { endpoint, work })
     }
 
     /// The caller, according to the request. The token is not verified.

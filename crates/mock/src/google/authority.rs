@@ -97,7 +97,7 @@ impl Authority {
     }
 
     /// A TLS configuration for a server with these names and addresses, with HTTP/1.1 in ALPN.
-    pub(super) fn server(&self, names: &[String]) -> Result<ServerConfig, Error> {
+    pub(super) fn server(&self, names: &[&str]) -> Result<ServerConfig, Error> {
         let Pair { key: signer, certificate: root } = &*self.0;
         let key = Key::new();
         let names: Vec<_> = names.iter().map(|name| alt_name(name)).collect();

@@ -1,6 +1,7 @@
 //! Service account tokens: [`Jwks`] verifies their signatures, and [`Claims`] are their contents.
 
 use std::collections::HashMap;
+use std::fmt::Display;
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -8,6 +9,7 @@ use ring::rsa::PublicKeyComponents;
 use ring::signature::RSA_PKCS1_2048_8192_SHA256;
 use serde::Deserialize;
 
+use super::answer::Refusal;
 use super::{Pool, Workload};
 
 /// Maximum lifetime of a token that Google accepts, in seconds (its document on workload identity federation).
@@ -19,20 +21,6 @@ const SKEW_SECONDS: u64 = 60;
 /// Public keys that sign service account tokens, by their `kid`. Only keys for RS256.
 #[derive(Debug, Clone, Default)]
 pub struct Jwks(HashMap<String, PublicKeyComponents<Vec<u8>>>);
-
-/// The text is not a valid key set.
-#[derive(Debug, thiserror::Error)]
-pub enum JwksError {
-    /// Not the format of the API server's `/openid/v1/jwks`.
-    #[error("not a JSON web key set: {0}")]
-    Json(#[from] serde_json::Error),
-    /// A number in a key is not base64url.
-    #[error("the key {kid} is not in base64url")]
-    Number {
-        /// ID of the key.
-        kid: String,
-    },
-}
 
 /// A key set in JSON.
 #[derive(Deserialize)]
@@ -47,44 +35,57 @@ struct WrittenKey {
     #[serde(default)]
     kid: String,
     #[serde(default)]
-    n: String,
+    n: Number,
     #[serde(default)]
-    e: String,
+    e: Number,
 }
 
 impl Jwks {
     /// Parses the response of an API server's `/openid/v1/jwks`. Keys that are not for RS256 are left out.
-    pub fn parse(json: &str) -> Result<Self, JwksError> {
+    pub fn parse(json: &str) -> Result<Self, serde_json::Error> {
         let written: Written = serde_json::from_str(json)?;
         let is_rs256 = |key: &WrittenKey| key.kty == "RSA" && key.alg.as_deref().is_none_or(|alg| alg == "RS256");
-        let keys = written.keys.into_iter().filter(is_rs256).map(|WrittenKey { kid, n, e, .. }| {
-            let (Some(n), Some(e)) = (number(&n), number(&e)) else { return Err(JwksError::Number { kid }) };
-            Ok((kid, PublicKeyComponents { n, e }))
-        });
-        Ok(Self(keys.collect::<Result<_, _>>()?))
+        let keys = written.keys.into_iter().filter(is_rs256);
+        Ok(Self(keys.map(|key| (key.kid, PublicKeyComponents { n: key.n.0, e: key.e.0 })).collect()))
     }
 
     /// The claims of a token, if one of the keys signed it.
-    fn verify(&self, token: &str) -> Result<Claims, TokenError> {
-        let (signed, signature) = token.rsplit_once('.').ok_or(TokenError::Malformed)?;
-        let (header, claims) = signed.split_once('.').ok_or(TokenError::Malformed)?;
-        let header: Header = part(header).ok_or(TokenError::Malformed)?;
-        let claims = part(claims).ok_or(TokenError::Malformed)?;
+    fn verify(&self, token: &str) -> Result<Claims, Refusal> {
+        let malformed = || Refusal::grant("Unable to parse the ID Token.");
+        let (signed, signature) = token.rsplit_once('.').ok_or_else(malformed)?;
+        let (header, claims) = signed.split_once('.').ok_or_else(malformed)?;
+        let header: Header = part(header).ok_or_else(malformed)?;
+        let claims = part(claims).ok_or_else(malformed)?;
         if header.alg != "RS256" {
-            return Err(TokenError::Algorithm(header.alg));
+            return refused(format_args!("The algorithm {} of the ID Token is not supported.", header.alg));
         }
-        let key = header.kid.as_ref().and_then(|kid| self.0.get(kid)).ok_or(TokenError::UnknownKey)?;
-        let signature = URL_SAFE_NO_PAD.decode(signature).map_err(|_| TokenError::Malformed)?;
+        let Some(key) = header.kid.as_ref().and_then(|kid| self.0.get(kid)) else {
+            return refused("The ID Token is signed by a key that the issuer does not have.");
+        };
+        let signature = URL_SAFE_NO_PAD.decode(signature).map_err(|_| malformed())?;
         let verified = key.verify(&RSA_PKCS1_2048_8192_SHA256, signed.as_bytes(), &signature);
-        verified.map(|()| claims).map_err(|_| TokenError::Signature)
+        verified.map(|()| claims).map_err(|_| Refusal::grant("Invalid signature of the ID Token."))
     }
 }
 
-/// Decodes big-endian bytes, and removes leading zeros.
-fn number(text: &str) -> Option<Vec<u8>> {
-    let digits = URL_SAFE_NO_PAD.decode(text.trim_end_matches('=')).ok()?;
-    let zeros = digits.iter().take_while(|digit| **digit == 0).count();
-    Some(digits[zeros..].to_vec())
+/// Refuses a token. Google's wording is used where it is known.
+fn refused<T>(why: impl Display) -> Result<T, Refusal> {
+    Err(Refusal::grant(why.to_string()))
+}
+
+/// Big-endian bytes without leading zeros, in base64url.
+#[derive(Default, Deserialize)]
+#[serde(try_from = "String")]
+struct Number(Vec<u8>);
+
+impl TryFrom<String> for Number {
+    type Error = base64::DecodeError;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        let digits = URL_SAFE_NO_PAD.decode(text.trim_end_matches('='))?;
+        let zeros = digits.iter().take_while(|digit| **digit == 0).count();
+        Ok(Self(digits[zeros..].to_vec()))
+    }
 }
 
 fn part<T: for<'a> Deserialize<'a>>(text: &str) -> Option<T> {
@@ -145,33 +146,6 @@ pub(super) struct Verified {
     pub(super) exp: u64,
 }
 
-/// Why a token is not accepted. Google's wording is used where it is known.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(super) enum TokenError {
-    #[error("Unable to parse the ID Token.")]
-    Malformed,
-    #[error("The algorithm {0} of the ID Token is not supported.")]
-    Algorithm(String),
-    #[error("The ID Token is signed by a key that the issuer does not have.")]
-    UnknownKey,
-    #[error("Invalid signature of the ID Token.")]
-    Signature,
-    #[error("The issuer in ID Token {0} does not match the expected ones.")]
-    Issuer(String),
-    #[error("The audience in ID Token {0:?} does not match the expected audience.")]
-    Audience(Vec<String>),
-    #[error("ID Token issued at {0} is stale to sign-in.")]
-    Stale(u64),
-    #[error("ID Token issued at {0} is not valid yet.")]
-    Early(u64),
-    #[error("ID Token issued at {0} is valid for more than 24 hours.")]
-    Long(u64),
-    #[error("The ID Token is not bound to a pod.")]
-    Unbound,
-    #[error("The subject {0} is not the ID Token's service account.")]
-    Subject(String),
-}
-
 impl Claims {
     /// The claims of a token, without any check. `None` if it is not a token.
     pub(super) fn unverified(token: &str) -> Option<Self> {
@@ -186,35 +160,36 @@ impl Claims {
     }
 
     /// Checks everything except the signature. `now` is in seconds since 1970.
-    fn check(&self, pool: &Pool, now: u64) -> Result<Verified, TokenError> {
+    fn check(&self, pool: &Pool, now: u64) -> Result<Verified, Refusal> {
         let Self { iss, sub, aud, exp, iat, nbf, kubernetes } = self;
         let audiences = match aud {
             Audiences::One(one) => std::slice::from_ref(one),
             Audiences::Several(several) => several,
         };
         if *iss != pool.issuer {
-            return Err(TokenError::Issuer(iss.clone()));
+            return refused(format_args!("The issuer in ID Token {iss} does not match the expected ones."));
         }
         if !audiences.iter().any(|audience| pool.token_audiences.contains(audience)) {
-            return Err(TokenError::Audience(audiences.to_vec()));
+            return refused(format_args!(
+                "The audience in ID Token {audiences:?} does not match the expected audience."
+            ));
         }
         if *exp <= now {
-            return Err(TokenError::Stale(*iat));
+            return refused(format_args!("ID Token issued at {iat} is stale to sign-in."));
         }
         if nbf.unwrap_or(*iat).max(*iat) > now + SKEW_SECONDS {
-            return Err(TokenError::Early(*iat));
+            return refused(format_args!("ID Token issued at {iat} is not valid yet."));
         }
         if exp.saturating_sub(*iat) > MAX_LIFE_SECONDS {
-            return Err(TokenError::Long(*iat));
+            return refused(format_args!("ID Token issued at {iat} is valid for more than 24 hours."));
         }
-        let Some(Kubernetes { namespace, pod: Some(pod), serviceaccount }) = kubernetes else {
-            return Err(TokenError::Unbound);
-        };
+        let unbound = || refused("The ID Token is not bound to a pod.");
+        let Some(Kubernetes { namespace, pod: Some(pod), serviceaccount }) = kubernetes else { return unbound() };
         if [&pod.name, &pod.uid, &serviceaccount.uid].iter().any(|text| text.is_empty()) {
-            return Err(TokenError::Unbound);
+            return unbound();
         }
         if *sub != format!("system:serviceaccount:{namespace}:{}", serviceaccount.name) {
-            return Err(TokenError::Subject(sub.clone()));
+            return refused(format_args!("The subject {sub} is not the ID Token's service account."));
         }
         let workload = Workload::new(namespace, &serviceaccount.name);
         Ok(Verified { caller: Caller { workload, pod_uid: pod.uid.clone() }, exp: *exp })
@@ -222,6 +197,6 @@ impl Claims {
 }
 
 /// Verifies a service account token for a pool. `now` is in seconds since 1970.
-pub(super) fn verify(token: &str, keys: &Jwks, pool: &Pool, now: u64) -> Result<Verified, TokenError> {
+pub(super) fn verify(token: &str, keys: &Jwks, pool: &Pool, now: u64) -> Result<Verified, Refusal> {
     keys.verify(token)?.check(pool, now)
 }

@@ -14,7 +14,7 @@
 //! have the subject in the claim `fake`.
 //!
 //! Where to start: `ask` reads requests, `sts` and `iam` answer them, `jwt` verifies service account tokens, `tokens`
-//! mints tokens, `fault` breaks responses, `journal` counts.
+//! mints tokens, `routes` applies faults.
 //!
 //! ```no_run
 //! # async fn example() {
@@ -25,7 +25,7 @@
 //! let google = Google::start(Settings { jwks: issuer.jwks(), ..Settings::new(pool.issued_by(issuer.url())) }).await;
 //! let checkout = Workload::new("shop", "checkout");
 //! google.bind(checkout.clone(), "checkout@p.iam.gserviceaccount.com");
-//! google.fault_next(2, Endpoint::Sts, Fault::status(503));
+//! google.fault(Endpoint::IdToken, Fault::Hang);
 //! // ... the proxy runs with --sts-endpoint, --iam-endpoint (both google.url()) and --google-ca ...
 //! assert_eq!(google.count_of(Endpoint::Sts, &checkout), 3);
 //! google.stop().await;
@@ -36,7 +36,6 @@ mod accounts;
 mod answer;
 mod ask;
 mod authority;
-mod body;
 mod clock;
 mod der;
 mod endpoint;
@@ -44,7 +43,6 @@ mod fault;
 mod handle;
 mod iam;
 mod issuer;
-mod journal;
 mod jwt;
 mod routes;
 mod server;
@@ -56,13 +54,11 @@ mod tokens;
 
 pub use accounts::Principal;
 pub use authority::Authority;
-pub use body::Cut;
 pub use endpoint::Endpoint;
-pub use fault::{Fault, Target};
+pub use fault::Fault;
 pub use handle::Handle;
 pub use issuer::{Issuer, Pod};
-pub use journal::Call;
-pub use jwt::{Jwks, JwksError};
+pub use jwt::Jwks;
 pub use server::Google;
 pub use settings::{Pool, Settings};
 pub use subject::{Subject, Workload};

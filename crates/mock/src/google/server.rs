@@ -1,9 +1,12 @@
 //! [`Google`]: the server.
 
+use std::convert::Infallible;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
+use bytes::Bytes;
 use http::StatusCode;
-use http_body_util::{BodyExt, Limited};
+use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -14,11 +17,16 @@ use tokio::sync::watch;
 use tokio_rustls::TlsAcceptor;
 
 use super::answer::Refusal;
-use super::body::{Body, Cut};
 use super::routes;
 use super::state::State;
 use super::{Handle, Settings};
 use crate::listening::{accept, listen, stopped};
+
+/// Any free port.
+const ADDR: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
+
+/// Names and addresses that the certificate is for.
+const NAMES: [&str; 3] = ["localhost", "127.0.0.1", "::1"];
 
 /// Maximum size of a request's body, in bytes.
 const MAX_BODY_BYTES: usize = 64 * 1024;
@@ -32,12 +40,12 @@ impl Google {
     ///
     /// # Panics
     ///
-    /// If the address cannot be bound, or a name is not valid in a certificate.
+    /// If no port can be bound.
     #[expect(clippy::unused_async, reason = "only a runtime can listen, as with tokio's TcpListener")]
     pub async fn start(settings: Settings) -> Handle {
-        let tls = settings.tls.then(|| settings.authority.server(&settings.names).expect("names for a certificate"));
+        let tls = settings.tls.then(|| settings.authority.server(&NAMES).expect("names for a certificate"));
         let tls = tls.map(|config| TlsAcceptor::from(Arc::new(config)));
-        let listener = listen(settings.addr).expect("a free address of this machine");
+        let listener = listen(ADDR).expect("the loopback address has a free port");
         let state = Arc::new(State::new(listener.local_addr().expect("it is bound"), settings));
         let alive = watch::Sender::new(());
         let handle = Handle::new(Arc::clone(&state), alive.subscribe());
@@ -51,10 +59,7 @@ async fn run(listener: TcpListener, tls: Option<TlsAcceptor>, state: Arc<State>,
     let serving = |stream| {
         // Subscribes before the check, so that a cut in between is not missed.
         let cuts = state.cuts.subscribe();
-        (!state.is_away()).then(|| {
-            state.journal.connection();
-            serve(stream, tls.clone(), Arc::clone(&state), cuts)
-        })
+        (!state.is_away()).then(|| serve(stream, tls.clone(), Arc::clone(&state), cuts))
     };
     accept(listener, stopped(&state.stop), serving).await;
     drop(alive);
@@ -80,7 +85,7 @@ async fn serve(stream: TcpStream, tls: Option<TlsAcceptor>, state: Arc<State>, m
 }
 
 async fn http(stream: impl AsyncRead + AsyncWrite + Unpin, state: &State) {
-    let service = service_fn(|request| respond(state, request));
+    let service = service_fn(async |request| Ok::<_, Infallible>(respond(state, request).await));
     // No timeout: with tokio's clock paused it would expire at once.
     let connection = http1::Builder::new().header_read_timeout(None).serve_connection(TokioIo::new(stream), service);
     if let Err(error) = connection.await {
@@ -88,10 +93,11 @@ async fn http(stream: impl AsyncRead + AsyncWrite + Unpin, state: &State) {
     }
 }
 
-async fn respond(state: &State, request: http::Request<Incoming>) -> Result<http::Response<Body>, Cut> {
+async fn respond(state: &State, request: http::Request<Incoming>) -> http::Response<Full<Bytes>> {
     let (parts, body) = request.into_parts();
-    match Limited::new(body, MAX_BODY_BYTES).collect().await {
+    let response = match Limited::new(body, MAX_BODY_BYTES).collect().await {
         Ok(body) => routes::answer(state, &parts, &body.to_bytes()).await,
-        Err(_) => Ok(Refusal::Status(StatusCode::PAYLOAD_TOO_LARGE).answer().response(false)),
-    }
+        Err(_) => Refusal::Status(StatusCode::PAYLOAD_TOO_LARGE).answer().response(),
+    };
+    response.map(Full::new)
 }

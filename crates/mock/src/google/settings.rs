@@ -1,20 +1,14 @@
 //! [`Settings`]: the start configuration of a fake Google.
 
-use std::net::{Ipv4Addr, SocketAddr};
-
 use super::{Authority, Jwks};
 
 /// The start configuration of a fake Google. Accounts and bindings are set on the [`Handle`](super::Handle).
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// The address to listen on. Default: any free port of 127.0.0.1.
-    pub addr: SocketAddr,
     /// Whether to serve HTTPS rather than HTTP. Default: true.
     pub tls: bool,
     /// The authority of the server's certificate. Default: a new one.
     pub authority: Authority,
-    /// Names and addresses that the certificate is for. Default: `localhost`, `127.0.0.1`, `::1`.
-    pub names: Vec<String>,
     /// The pools that are known to STS.
     pub pools: Vec<Pool>,
     /// Keys that sign service account tokens. Default: none.
@@ -24,14 +18,7 @@ pub struct Settings {
 impl Settings {
     /// The defaults, with one pool.
     pub fn new(pool: Pool) -> Self {
-        Self {
-            addr: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
-            tls: true,
-            authority: Authority::new(),
-            names: ["localhost", "127.0.0.1", "::1"].map(str::to_owned).to_vec(),
-            pools: vec![pool],
-            jwks: Jwks::default(),
-        }
+        Self { tls: true, authority: Authority::new(), pools: vec![pool], jwks: Jwks::default() }
     }
 }
 

@@ -1,5 +1,6 @@
 //! [`State`]: shared by the connections and the [`Handle`](super::Handle).
 
+use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
@@ -8,10 +9,8 @@ use tokio::sync::watch;
 
 use super::accounts::Accounts;
 use super::clock::Clock;
-use super::fault::Script;
-use super::journal::Journal;
 use super::tokens::Tokens;
-use super::{Authority, Jwks, Pool, Settings};
+use super::{Authority, Endpoint, Fault, Jwks, Pool, Settings, Workload};
 
 /// The state of one fake Google. No lock is held across an await.
 #[derive(Debug)]
@@ -23,8 +22,9 @@ pub(super) struct State {
     pub(super) jwks: Jwks,
     pub(super) accounts: Mutex<Accounts>,
     pub(super) tokens: Mutex<Tokens>,
-    pub(super) script: Script,
-    pub(super) journal: Journal,
+    pub(super) faults: Mutex<HashMap<Endpoint, Fault>>,
+    /// Number of requests to each endpoint whose token names this workload, verified or not.
+    pub(super) requests: Mutex<HashMap<(Endpoint, Option<Workload>), u64>>,
     pub(super) clock: Clock,
     /// Becomes true when the handle requests a stop.
     pub(super) stop: watch::Sender<bool>,
@@ -43,8 +43,8 @@ impl State {
             jwks: settings.jwks,
             accounts: Mutex::default(),
             tokens: Mutex::default(),
-            script: Script::default(),
-            journal: Journal::default(),
+            faults: Mutex::default(),
+            requests: Mutex::default(),
             clock: Clock::new(),
             stop: watch::Sender::new(false),
             cuts: watch::Sender::new(0),

@@ -37,8 +37,6 @@ pub(super) struct Exchange {
     audience: String,
     scopes: Vec<String>,
     subject_token: String,
-    /// The project to charge, from `options`.
-    pub(super) user_project: Option<String>,
     /// The certificate that the token is bound to, by its fingerprint, from `options`.
     bound_to: Option<String>,
 }
@@ -63,8 +61,9 @@ struct Written {
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct Options {
-    #[serde(alias = "user_project")]
-    user_project: Option<String>,
+    // Accepted, but without effect.
+    #[serde(alias = "user_project", rename = "userProject")]
+    _user_project: Option<String>,
     #[serde(alias = "bind_cert_fingerprint")]
     bind_cert_fingerprint: Option<String>,
 }
@@ -80,7 +79,7 @@ impl Exchange {
         expect("requestedTokenType", written.requested_token_type.as_deref(), &[ACCESS_TOKEN])?;
         expect("subjectTokenType", written.subject_token_type.as_deref(), &SUBJECT_TOKEN_TYPES)?;
         let scope = given("scope", written.scope)?;
-        let Options { user_project, bind_cert_fingerprint } = options(written.options.as_deref())?;
+        let Options { bind_cert_fingerprint, .. } = options(written.options.as_deref())?;
         if bind_cert_fingerprint.as_deref().is_some_and(|text| !is_fingerprint(text)) {
             return Err(Refusal::request(
                 "Invalid value for \"bindCertFingerprint\". It should be the unpadded, base64url-encoded SHA-256 hash of a certificate.",
@@ -90,7 +89,6 @@ impl Exchange {
             audience: given("audience", written.audience)?,
             scopes: scope.split(' ').filter(|scope| !scope.is_empty()).map(str::to_owned).collect(),
             subject_token: given("subjectToken", written.subject_token)?,
-            user_project,
             bound_to: bind_cert_fingerprint,
         })
     }
@@ -108,8 +106,7 @@ impl Exchange {
         let target = || Refusal::Oauth { error: "invalid_target", description: UNKNOWN_POOL.into() };
         let pool = pool.ok_or_else(target)?;
         let now = state.clock.now();
-        let verified = verify(&self.subject_token, &state.jwks, pool, now);
-        let verified = verified.map_err(|error| Refusal::grant(error.to_string()))?;
+        let verified = verify(&self.subject_token, &state.jwks, pool, now)?;
         let expires_in = (verified.exp - now).min(MAX_SECONDS);
         let token = state.tokens.lock().access(&verified.caller, None, self.scopes, self.bound_to, now + expires_in);
         Ok(Answer::ok(&json!({

@@ -3,19 +3,14 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-use base64::Engine;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::{Value, json};
 
 use super::Subject;
 use super::jwt::Caller;
-use crate::noise::noise;
+use crate::forged::{account_number, jwt, padded};
 
 /// Length of an access token in bytes, the same as Google's.
 const TOKEN_BYTES: usize = 1024;
-
-/// Size of an RSA signature with a 2048-bit key, in bytes.
-const SIGNATURE_BYTES: usize = 256;
 
 /// Lifetime of an identity token, in seconds.
 const IDENTITY_SECONDS: u64 = 3600;
@@ -62,20 +57,13 @@ impl Tokens {
         expires_at: u64,
     ) -> Arc<str> {
         let subject = Subject { bound_to, ..self.subject(caller, email, scopes) };
-        let mut token = subject.write();
-        let missing = TOKEN_BYTES.saturating_sub(token.len()).max(16);
-        token.push_str(&URL_SAFE_NO_PAD.encode(noise(missing))[..missing]);
-        self.keep(token, subject, expires_at, true)
+        self.keep(padded(subject.write(), TOKEN_BYTES), subject, expires_at, true)
     }
 
     /// A new identity token: well-formed, with a signature that no verifier accepts. `now` is in seconds since 1970.
     pub(super) fn identity(&mut self, caller: &Caller, identity: Identity<'_>, now: u64) -> Arc<str> {
         let subject = self.subject(caller, Some(identity.email), Vec::new());
-        let header = json!({ "alg": "RS256", "kid": "fake", "typ": "JWT" });
-        let [header, claims] =
-            [header, claims(&subject, identity, now)].map(|part| URL_SAFE_NO_PAD.encode(part.to_string()));
-        let signature = URL_SAFE_NO_PAD.encode(noise(SIGNATURE_BYTES));
-        self.keep(format!("{header}.{claims}.{signature}"), subject, now + IDENTITY_SECONDS, false)
+        self.keep(jwt(&claims(&subject, identity, now)), subject, now + IDENTITY_SECONDS, false)
     }
 
     /// An issued token.
@@ -124,14 +112,6 @@ fn claims(subject: &Subject, identity: Identity<'_>, now: u64) -> Value {
         claims["email_verified"] = true.into();
     }
     claims
-}
-
-/// An account's number of 21 digits, which depends only on its e-mail: FNV-1a.
-fn account_number(email: &str) -> String {
-    let hash = email
-        .bytes()
-        .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));
-    format!("1{hash:020}")
 }
 
 #[cfg(test)]

@@ -3,13 +3,14 @@
 use std::time::{Duration, SystemTime};
 
 use tokio::runtime::Handle;
+use tokio::task::JoinSet;
+use tokio::time::timeout_at;
 
 use super::Deadline;
 use super::claims::Claims;
-use super::judge::{cluster as judge, token};
+use super::judge::{cluster as judge, rights, token};
 use super::patient::{Patient, Whose};
 use super::report::{Finding, Step};
-use super::rights::Review;
 use identity::Settings;
 use identity::cluster::{
     AccountObject, Cluster, ClusterError, OwnCluster, PodObject, PodToken, Public, Published, RequestError,
@@ -30,8 +31,9 @@ pub(super) struct Kubernetes {
     pub(super) issuer: Option<String>,
     /// Offset of this machine's clock from the API server's, in seconds. Positive if it is ahead.
     pub(super) ahead: Option<i64>,
-    /// The review of the credential's rights. `None` if it has no result to wait for.
-    pub(super) rights: Option<Review>,
+    /// The review of the credential's rights beside the other steps. It is about twenty requests, one after another, so it may take
+    /// all the time.
+    pub(super) rights: JoinSet<Vec<Finding>>,
 }
 
 /// Queries the API server, and scans the node's processes.
@@ -58,7 +60,7 @@ async fn ask_server(settings: &Settings, whose: &Whose, deadline: Deadline) -> (
         asked.skip_server();
         return (asked, None);
     };
-    asked.rights = Some(Review::start(settings, cluster.clone(), deadline));
+    asked.rights.spawn(review(settings, cluster.clone(), deadline));
     let Ok(user) = who(settings, &cluster, &own, &mut asked, deadline).await else {
         asked.skip_server();
         return (asked, None);
@@ -66,6 +68,15 @@ async fn ask_server(settings: &Settings, whose: &Whose, deadline: Deadline) -> (
     let pods = patient(settings, whose, &cluster, user.as_ref(), &mut asked, deadline).await;
     credentials(settings, &cluster, &own, user.as_ref(), &mut asked, deadline).await;
     (asked, pods)
+}
+
+/// Reviews the credential's rights.
+fn review(settings: &Settings, cluster: Cluster, deadline: Deadline) -> impl Future<Output = Vec<Finding>> + use<> {
+    let audience = settings.federation.as_ref().map(|federation| federation.token_audience().to_owned());
+    async move {
+        let found = timeout_at(deadline.end, cluster.rights(audience.as_deref())).await.ok();
+        rights::found(found.as_ref().map(Result::as_ref))
+    }
 }
 
 /// Reads the credential's files, which can block.

@@ -8,7 +8,7 @@
 //! Each step yields a [`Finding`]: what was checked, what it means, and for a trouble the command that fixes it. A step
 //! whose input an earlier step did not provide is reported as not tried.
 //!
-//! `kubernetes`, `rights` and `google` send the requests, `judge` interprets the results, and `commands` has the commands.
+//! `kubernetes` and `google` send the requests, `judge` interprets the results, and `commands` has the commands.
 
 mod claims;
 mod commands;
@@ -17,7 +17,6 @@ mod judge;
 mod kubernetes;
 mod patient;
 mod report;
-mod rights;
 
 use std::net::SocketAddr;
 use std::thread;
@@ -108,7 +107,7 @@ async fn examine_until(deadline: Deadline, proxy: SocketAddr, settings: &Setting
     };
     let (mut kubernetes, mut reached) =
         tokio::join!(Box::pin(kubernetes::ask(settings, whose, deadline)), Box::pin(reach));
-    let rights = kubernetes.rights.take();
+    let mut rights = std::mem::take(&mut kubernetes.rights);
     let mut findings = std::mem::take(&mut kubernetes.findings);
     findings.append(&mut reached.findings);
     findings.push(judge::token::clock(
@@ -122,8 +121,8 @@ async fn examine_until(deadline: Deadline, proxy: SocketAddr, settings: &Setting
         None => Exchanged { identity: None, findings: vec![judge::settings::none()] },
     };
     findings.extend(more);
-    if let Some(rights) = rights {
-        findings.extend(rights.found().await);
+    while let Some(found) = rights.join_next().await {
+        findings.extend(found.unwrap_or_else(|_| judge::rights::found(None)));
     }
     Report::new(findings, &name, identity.as_deref())
 }

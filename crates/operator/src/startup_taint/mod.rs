@@ -75,11 +75,11 @@ async fn remove_from(cluster: &Cluster, key: &TaintKey) {
     let mut retry = Retry::new(node, key);
     loop {
         match try_remove(cluster, key).await {
-            Ok(Found::Removed) => {
+            Ok(true) => {
                 tracing::info!(%node, taint = %key, "the redirect and the proxy work: removed the startup taint");
                 return;
             }
-            Ok(Found::Absent) => {
+            Ok(false) => {
                 tracing::info!(%node, taint = %key, "the node has no startup taint");
                 return;
             }
@@ -88,17 +88,13 @@ async fn remove_from(cluster: &Cluster, key: &TaintKey) {
     }
 }
 
-enum Found {
-    Removed,
-    Absent,
-}
-
 /// Fails with a conflict if the node has changed since it was read, as it does when its kubelet reports.
-async fn try_remove(cluster: &Cluster, key: &TaintKey) -> Result<Found, RequestError> {
-    match cluster.taints().await?.without(key.as_str()) {
-        None => Ok(Found::Absent),
-        Some(rest) => cluster.set_taints(&rest).await.map(|()| Found::Removed),
+async fn try_remove(cluster: &Cluster, key: &TaintKey) -> Result<bool, RequestError> {
+    let rest = cluster.taints().await?.without(key.as_str());
+    if let Some(rest) = &rest {
+        cluster.set_taints(rest).await?;
     }
+    Ok(rest.is_some())
 }
 
 /// The back-off between attempts.

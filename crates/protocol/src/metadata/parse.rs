@@ -24,7 +24,7 @@ const MAX_TARGET_BYTES: usize = 8 * 1024;
 const MAX_GROWTH: usize = 3;
 
 /// Reason why a request was refused before the policy was consulted. The text is sent to the client.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, Clone, thiserror::Error)]
 pub enum RequestError {
     /// Not a request that HTTP/1.1 or this protocol allows.
     #[error("Bad request: {0}.")]

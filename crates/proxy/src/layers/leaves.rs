@@ -115,7 +115,7 @@ fn answer(leaf: Leaf, landed: Landed) -> Result<Response<Body>, Error> {
         Landed::Refused(answer) => Ok(answer.response()),
         // The client's next attempt goes to the server. This one holds no seat, and may be one of hundreds that waited.
         Landed::TooLarge => Err(Failure::TooLarge(MAX_BUFFERED_BYTES).into()),
-        Landed::Failed(failure) => Err(failure.into()),
+        Landed::Failed(failure) => Err(Error::clone(&failure)),
     }
 }
 

@@ -52,7 +52,7 @@ impl LivePolicy {
 
     fn of(choice: Choice, text: &str) -> Result<Self, LoadError> {
         let policy = ArcSwap::from_pointee(choice.compile(text)?);
-        Ok(Self { policy, choice, loaded: Seen::Text(digest(text)), rejected: ArcSwapOption::empty() })
+        Ok(Self { policy, choice, loaded: digest(text), rejected: ArcSwapOption::empty() })
     }
 
     /// The policy in force, for a single decision.
@@ -84,7 +84,7 @@ impl LivePolicy {
         }
         let mut checks = tokio::time::interval(CHECK_INTERVAL);
         checks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut changes = Changes::since(self.loaded.clone());
+        let mut changes = Changes::since(self.loaded);
         loop {
             checks.tick().await;
             self.check(self.choice.source.text(), &mut changes, &mut report);
@@ -93,7 +93,7 @@ impl LivePolicy {
 
     /// Applies the file's content, if it is a change that the previous check also found.
     fn check(&self, found: Result<String, LoadError>, changes: &mut Changes, mut report: impl FnMut(Reloaded<'_>)) {
-        if !changes.settle(Seen::of(&found)) {
+        if !changes.settle(seen(&found)) {
             return;
         }
         match found.and_then(|text| self.choice.compile(&text)) {
@@ -145,21 +145,13 @@ pub enum Reloaded<'a> {
     },
 }
 
-/// Content of the file as found by a check.
-#[derive(Debug, Clone, PartialEq, Eq)]
-enum Seen {
-    /// A text, as its SHA-256.
-    Text([u8; 32]),
-    /// An unreadable file, as the error's message.
-    Unreadable(String),
-}
+/// What a check found, as SHA-256: the file's text, or the message if it cannot be read.
+type Seen = [u8; 32];
 
-impl Seen {
-    fn of(found: &Result<String, LoadError>) -> Self {
-        match found {
-            Ok(text) => Self::Text(digest(text)),
-            Err(error) => Self::Unreadable(error.to_string()),
-        }
+fn seen(found: &Result<String, LoadError>) -> Seen {
+    match found {
+        Ok(text) => digest(text),
+        Err(error) => digest(&error.to_string()),
     }
 }
 
@@ -174,7 +166,7 @@ struct Changes {
 
 impl Changes {
     fn since(loaded: Seen) -> Self {
-        Self { settled: loaded.clone(), last: loaded }
+        Self { settled: loaded, last: loaded }
     }
 
     /// Records the result of a check. Returns whether it is a change that counts, because the previous check found the
@@ -183,7 +175,7 @@ impl Changes {
         let lasted = self.last == now;
         let counts = lasted && self.settled != now;
         if counts {
-            self.settled = now.clone();
+            self.settled = now;
         }
         self.last = now;
         counts

@@ -10,7 +10,6 @@ use http::{Request, Response};
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
-use super::super::google::{Sending, Transport};
 use super::super::*;
 use crate::cluster::fake::{Asked, Fake};
 use crate::tests::pod;
@@ -128,7 +127,10 @@ impl Servers {
         }
     }
 
-    async fn answer_google(&self, request: Request<Bytes>) -> Result<Response<Bytes>, ClientError> {
+    pub(in crate::tokens) async fn answer_google(
+        self,
+        request: Request<Bytes>,
+    ) -> Result<Response<Bytes>, ClientError> {
         let url = request.uri().to_string();
         let body: Value = serde_json::from_slice(request.body()).expect("JSON");
         let (number, does) = {
@@ -182,12 +184,6 @@ pub(in crate::tokens) fn issued(url: &str, number: usize, seconds: u32) -> Strin
     json!({"accessToken": format!("google-{number}"), "expireTime": expires.to_string()}).to_string()
 }
 
-impl Transport for Servers {
-    fn send(&self, request: Request<Bytes>) -> Sending<'_> {
-        Box::pin(self.answer_google(request))
-    }
-}
-
 /// A source with one pod, and the workload that sends requests.
 pub(in crate::tokens) struct Lab {
     pub(in crate::tokens) source: Arc<WorkloadSource>,
@@ -212,7 +208,8 @@ pub(in crate::tokens) fn federation() -> Federation {
 impl Lab {
     pub(in crate::tokens) fn new(annotation: &'static str) -> Self {
         let servers = Servers::new(annotation);
-        let google = Google::with_transport(servers.clone());
+        let google = servers.clone();
+        let google = Google::through(move |request| google.clone().answer_google(request));
         Self::with(servers, federation(), google)
     }
 

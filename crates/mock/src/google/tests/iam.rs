@@ -161,18 +161,3 @@ async fn arguments_are_checked() {
     }
     assert_eq!(world.iam(EMAIL, TOKEN, &bearer, &json!({ "scope": ["a"] })).await.status, 200);
 }
-
-#[tokio::test]
-async fn the_project_that_pays_is_recorded() {
-    let (world, bearer) = bound().await;
-    let token = world.ksa_token(&checkout());
-    world.exchange(&token, &json!({ "options": "{\"userProject\":\"payer\"}" })).await;
-    let request = Request::post(format!("/v1/projects/-/serviceAccounts/{EMAIL}:{TOKEN}"))
-        .header(AUTHORIZATION, format!("Bearer {bearer}"))
-        .header("X-Goog-User-Project", "billed")
-        .body(Bytes::from(ask().to_string()))
-        .expect("a request");
-    assert_eq!(world.google.call(request).await.expect("an answer").status(), 200);
-    let projects: Vec<_> = world.google.calls().into_iter().map(|call| call.user_project).collect();
-    assert_eq!(projects, [None, Some("payer".to_owned()), Some("billed".to_owned())]);
-}

@@ -108,7 +108,7 @@ pub(super) fn of_the_exchange() -> Vec<Case> {
         ),
         case(
             "quota",
-            |ward| ward.google.fault(Method::Sts, Fault::quota(Duration::from_secs(7))),
+            |ward| ward.google.fault(Method::Sts, Fault::Quota(Duration::from_secs(7))),
             Step::Exchange,
             "the quota of exchanges is used up",
             "try again after 7 s",

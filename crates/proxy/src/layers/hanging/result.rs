@@ -5,12 +5,12 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::{HeaderMap, Response, StatusCode};
 
-use crate::error::{Error, SharedError};
+use crate::error::Error;
 use crate::reply::Body;
 use crate::room::{Account, Amount, Charge, SMALL_BYTES_WITHOUT_SEAT, Whole};
 
 /// The result of a watch.
-pub(super) type WatchResult = Result<Arc<SharedAnswer>, SharedError>;
+pub(super) type WatchResult = Result<Arc<SharedAnswer>, Error>;
 
 /// An upstream answer for several watchers.
 #[derive(Debug)]

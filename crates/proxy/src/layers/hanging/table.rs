@@ -8,7 +8,7 @@ use std::sync::Arc;
 use tokio::task::AbortHandle;
 
 use super::result::WatchResult;
-use crate::error::{Overload, SharedError};
+use crate::error::{Error, Overload};
 use crate::shares::{self, Client, Shares};
 use crate::single_flight::Publisher;
 use protocol::metadata::{Method, Principal};
@@ -77,7 +77,7 @@ impl WatchTable {
     }
 
     /// Ends a watch with this answer to its watchers.
-    pub(super) fn end(&mut self, key: &Key, why: SharedError) {
+    pub(super) fn end(&mut self, key: &Key, why: Error) {
         if let Some(watch) = self.remove(key) {
             watch.publisher.publish(Err(why));
             watch.task.abort();
@@ -92,7 +92,7 @@ impl WatchTable {
 
     pub(super) fn end_all(&mut self) {
         for key in self.watches.keys().cloned().collect::<Vec<_>>() {
-            self.end(&key, SharedError::Draining);
+            self.end(&key, Error::Draining);
         }
     }
 

@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 
 use super::result::{SharedAnswer, WatchResult};
 use super::table::{Key, WatchTable};
-use crate::error::{Error, Overload, SharedError};
+use crate::error::{Error, Overload};
 use crate::failure::Failure;
 use crate::reply::Body;
 use crate::room::{Account, Room};
@@ -87,7 +87,7 @@ impl Watches {
         watch.join(account.client());
         let (number, landing) = (watch.number, watch.publisher.landing());
         if table.is_closed() {
-            table.end(&key, SharedError::Draining);
+            table.end(&key, Error::Draining);
         }
         drop(table);
         Ok(Watcher { watches: Arc::clone(self), key, number, account: account.clone(), landing })

@@ -9,7 +9,7 @@ use http::{HeaderMap, Response, StatusCode};
 use parking_lot::RwLock;
 
 use super::leaf::{Leaf, Lifetime};
-use crate::error::SharedError;
+use crate::error::Error;
 use crate::reply::Body;
 use crate::single_flight::{Remembered, SingleFlight};
 use base::clock::BootTime;
@@ -47,7 +47,7 @@ pub(super) enum Landed {
     /// A response that is not cached: it is too large to be buffered, or a tree that cannot be cached.
     TooLarge,
     /// No response.
-    Failed(SharedError),
+    Failed(Arc<Error>),
 }
 
 /// The state of a leaf at some time.
@@ -129,11 +129,11 @@ impl Answer {
 
 impl Landed {
     /// Classifies the response to a request for a leaf.
-    pub(super) fn new(leaf: Leaf, response: Result<Response<Body>, SharedError>, asked: BootTime) -> Self {
+    pub(super) fn new(leaf: Leaf, response: Result<Response<Body>, Error>, asked: BootTime) -> Self {
         let (head, body) = match response {
             Ok(response) => response.into_parts(),
-            Err(SharedError::TooLarge(_)) => return Self::TooLarge,
-            Err(failure) => return Self::Failed(failure),
+            Err(Error::TooLarge(_)) => return Self::TooLarge,
+            Err(failure) => return Self::Failed(Arc::new(failure)),
         };
         let Body::Whole(body) = body else { return Self::TooLarge };
         let answer = Arc::new(Answer::copied(head.status, head.headers, &body, asked));

@@ -10,7 +10,7 @@ use http::{HeaderMap, Response, StatusCode};
 
 use super::leaf::Leaf;
 use super::slot::{Answer, Landed, Lookup, Slot};
-use crate::error::SharedError;
+use crate::error::Error;
 use crate::failure::Failure;
 use crate::reply::Body;
 use base::clock::BootTime;
@@ -18,7 +18,7 @@ use base::hook::Hook;
 use protocol::metadata::{CommonPath, Endpoint, Principal, Request};
 
 /// Requests a leaf from the server, within the upstream timeout.
-type Fetch = dyn Fn(Leaf) -> Pin<Box<dyn Future<Output = Result<Response<Body>, SharedError>> + Send>> + Send + Sync;
+type Fetch = dyn Fn(Leaf) -> Pin<Box<dyn Future<Output = Result<Response<Body>, Error>> + Send>> + Send + Sync;
 
 /// The cached values.
 #[derive(Debug)]
@@ -43,7 +43,7 @@ impl Leaves {
     pub fn new<F, E>(fetch: impl Fn(Leaf) -> F + Send + Sync + 'static) -> Self
     where
         F: Future<Output = Result<Response<Body>, E>> + Send + 'static,
-        E: Into<SharedError>,
+        E: Into<Error>,
     {
         let fetch = Arc::new(fetch);
         let fetch = move |leaf| {
@@ -137,7 +137,7 @@ impl Leaves {
             known.land(leaf, &landed, BootTime::now());
             landed
         });
-        async move { landing.result().await.unwrap_or_else(|| Landed::Failed(Failure::Closed.into())) }
+        async move { landing.result().await.unwrap_or_else(|| Landed::Failed(Arc::new(Failure::Closed.into()))) }
     }
 
     fn slot(&self, leaf: Leaf) -> &Slot {

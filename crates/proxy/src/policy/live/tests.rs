@@ -86,7 +86,7 @@ struct Checked {
 impl Checked {
     fn new(text: &str) -> Self {
         let live = LivePolicy::of(choice(Path::new("p.yaml")), text).expect("a policy");
-        let changes = Changes::since(live.loaded.clone());
+        let changes = Changes::since(live.loaded);
         Self { live, changes }
     }
 
@@ -140,7 +140,7 @@ fn no_prefix_of_a_policy_is_applied_at_the_first_check() {
     let mut opening = 0;
     for end in (0..text.len()).filter(|end| text.is_char_boundary(*end)) {
         let prefix = &text[..end];
-        checked.changes = Changes::since(checked.live.loaded.clone());
+        checked.changes = Changes::since(checked.live.loaded);
         assert_eq!(checked.check(prefix), [""; 0], "the first {end} bytes");
         assert_eq!(checked.check(&text), [""; 0], "after the first {end} bytes");
         assert!(!checked.live.current().shows(SECRET), "the first {end} bytes");

@@ -14,7 +14,6 @@ use zeroize::Zeroizing;
 
 use super::truth::{ACCOUNTS, Failing, Truth};
 use crate::cluster::fake::{Asked, Fake};
-use crate::tokens::google::{Sending, Transport};
 use base::clock::BootTime;
 use http_client::ClientError;
 use protocol::metadata::query::Param;
@@ -143,7 +142,10 @@ impl Servers {
         Ok(json!({"spec": {"expirationSeconds": LIFE.as_secs()}, "status": {"token": token}}))
     }
 
-    async fn answer_google(&self, request: Request<Bytes>) -> Result<Response<Bytes>, ClientError> {
+    pub(in crate::tokens) async fn answer_google(
+        self,
+        request: Request<Bytes>,
+    ) -> Result<Response<Bytes>, ClientError> {
         let url = request.uri().to_string();
         let is_sts = url.ends_with("/v1/token");
         let failure = self.truth().failure(usize::from(!is_sts));
@@ -203,12 +205,6 @@ impl Servers {
 
     fn truth(&self) -> MutexGuard<'_, Truth> {
         self.0.lock().expect("no panic")
-    }
-}
-
-impl Transport for Servers {
-    fn send(&self, request: Request<Bytes>) -> Sending<'_> {
-        Box::pin(self.answer_google(request))
     }
 }
 

@@ -129,7 +129,7 @@ impl World {
             workloads,
             pods: Arc::clone(identity.pods()),
             cluster,
-            google: Google::with_transport(servers),
+            google: Google::through(move |request| servers.clone().answer_google(request)),
             kept: Arc::clone(&kept),
         };
         let source = Arc::new(WorkloadSource::new(parts, &registry));
