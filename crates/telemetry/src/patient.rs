@@ -77,7 +77,7 @@ mod tests {
         assert_eq!(log.write(b"b").expect("there is room again"), 1);
         assert_eq!(DROPPED.swap(0, Relaxed), 0);
         // Longer than a pipe: what fits is written.
-        assert_eq!(log.write(&[b'c'; 200 << 10]).expect("it is cut off"), 200 << 10);
+        assert_eq!(log.write(&vec![b'c'; 200 << 10]).expect("it is cut off"), 200 << 10);
         assert_eq!(DROPPED.swap(0, Relaxed), 1);
     }
 }

@@ -41,7 +41,7 @@ use tower::{Layer, Service};
 use super::outcome::Outcome;
 use crate::error::Error;
 use crate::reply::Body;
-use protocol::metadata::Request;
+use protocol::metadata::{Principal, Request};
 use table::Key;
 pub use watches::Watches;
 
@@ -81,7 +81,7 @@ where
         request.headers.clear();
         let key = Key {
             method: request.method,
-            principal: request.principal,
+            is_of_node: request.principal == Principal::Node,
             host: request.host.as_ref().map(ToString::to_string),
             target: format!("{}{}", request.path, request.query),
         };

@@ -135,9 +135,10 @@ fn part(principal: Principal, kind: TokenKind, param: Param) -> Part {
 /// JSON unless `alt=text`; identity tokens have one form. Other values of `alt` are refused by the server.
 fn form_of(principal: Principal, query: &Query, kind: TokenKind) -> Option<TokenFormat> {
     match (query.value(Param::Alt), kind, principal) {
-        (None | Some("json"), ..) | (Some(_), TokenKind::Identity, Principal::Workload(_)) => Some(TokenFormat::Json),
         (Some("text"), TokenKind::Access, _) => Some(TokenFormat::Text),
-        (Some("text"), TokenKind::Identity, _) => Some(TokenFormat::Json),
+        (None | Some("json" | "text"), ..) | (Some(_), TokenKind::Identity, Principal::Workload(_)) => {
+            Some(TokenFormat::Json)
+        }
         _ => None,
     }
 }

@@ -11,7 +11,7 @@ use super::result::WatchResult;
 use crate::error::{Error, Overload};
 use crate::shares::{self, Client, Shares};
 use crate::single_flight::Publisher;
-use protocol::metadata::{Method, Principal};
+use protocol::metadata::Method;
 
 /// The active watches.
 #[derive(Debug)]
@@ -27,7 +27,8 @@ pub(super) struct WatchTable {
 #[derive(Debug, PartialEq, Eq, Hash)]
 pub(super) struct Key {
     pub(super) method: Method,
-    pub(super) principal: Principal,
+    /// Only the node may watch its accounts. Pods all see the same below this layer.
+    pub(super) is_of_node: bool,
     pub(super) host: Option<String>,
     pub(super) target: String,
 }

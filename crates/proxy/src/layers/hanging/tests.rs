@@ -14,7 +14,7 @@ use super::*;
 use crate::error::Overload;
 use crate::room::{Amount, Room};
 use base::hook::Hook;
-use protocol::metadata::{Endpoint, Principal, Query};
+use protocol::metadata::{Endpoint, Principal, Query, WorkloadId};
 
 /// A server that answers a watch when the test says so, and counts pending watches.
 #[derive(Debug)]
@@ -45,6 +45,10 @@ fn ask(server: &Arc<Server>, watches: &Arc<Watches>, target: &str) -> Watching {
 
 /// Sends a request from the pod with this number.
 fn ask_from(pod: u8, server: &Arc<Server>, watches: &Arc<Watches>, target: &str) -> Watching {
+    ask_as(Principal::Node, pod, server, watches, target)
+}
+
+fn ask_as(principal: Principal, pod: u8, server: &Arc<Server>, watches: &Arc<Watches>, target: &str) -> Watching {
     let server = Arc::clone(server);
     let inner = service_fn(move |_: Box<Request>| {
         let server = Arc::clone(&server);
@@ -58,7 +62,7 @@ fn ask_from(pod: u8, server: &Arc<Server>, watches: &Arc<Watches>, target: &str)
     });
     let (path, query) = target.split_once('?').expect("a query");
     let query = Query::parse(Some(query)).expect("a query");
-    let request = Request { peer: Some(peer(pod)), ..Request::own(Endpoint::Leaf, path, query, Principal::Node) };
+    let request = Request { peer: Some(peer(pod)), ..Request::own(Endpoint::Leaf, path, query, principal) };
     tokio::spawn(layer(watches).layer(inner).oneshot(request.into()))
 }
 
@@ -255,6 +259,20 @@ async fn a_watch_passes_to_a_remaining_watcher_when_its_holder_leaves() {
 }
 
 #[tokio::test]
+async fn pods_of_all_accounts_share_a_watch_and_the_node_has_its_own() {
+    let (server, watches) = start(2);
+    let workloads =
+        [1, 2, 3].map(|pod| ask_as(Principal::Workload(WorkloadId(pod.into())), pod, &server, &watches, ZONE));
+    let node = ask_from(4, &server, &watches, ZONE);
+    settle().await;
+    assert_eq!((server.asked.load(Relaxed), watches.count()), (2, 2));
+    server.changes.add_permits(2);
+    for watcher in workloads.into_iter().chain([node]) {
+        assert!(watcher.await.expect("no panic").is_ok());
+    }
+}
+
+#[tokio::test]
 async fn a_request_after_the_answer_begins_another_watch() {
     let (server, watches) = start(1);
     let first = ask(&server, &watches, ZONE);
@@ -263,8 +281,8 @@ async fn a_request_after_the_answer_begins_another_watch() {
     let key = watches.table.lock().watches.keys().next().cloned().expect("a watch");
     let account = watches.room.account(None);
     let slow = {
-        let Key { method, principal, .. } = *key;
-        let key = Key { method, principal, host: key.host.clone(), target: key.target.clone() };
+        let Key { method, is_of_node, .. } = *key;
+        let key = Key { method, is_of_node, host: key.host.clone(), target: key.target.clone() };
         watches.join(key, &account, std::future::pending).expect("a watcher")
     };
     server.changes.add_permits(1);
