@@ -10,6 +10,7 @@ use tokio::net::TcpListener;
 use tokio::process::Command;
 use tokio::time::{Instant, timeout};
 
+use crate::statusz::put;
 use crate::support::{Answer, Binary, Connection, Outcome, eventually, get, raw, request, upstream};
 
 #[tokio::test]
@@ -86,7 +87,8 @@ async fn it_serves_until_it_is_told_to_stop_also_when_it_says_nothing() {
 #[tokio::test]
 async fn a_log_that_nobody_reads_stops_nothing() {
     let mock = upstream().await;
-    let (mut binary, addr, _) = Binary::ready(None, mock.addr(), &["--log=trace"]).await;
+    let (mut binary, addr, metrics_addr) = Binary::ready(None, mock.addr(), &[]).await;
+    assert_eq!(put(metrics_addr, "/loglevel?levels=trace").await.status, 200);
     // Several times what a pipe has room for.
     for _ in 0..1000 {
         assert_eq!(get(addr, "/computeMetadata/v1/instance/zone").await.status, 200);

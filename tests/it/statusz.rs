@@ -154,7 +154,7 @@ async fn flags_are_told_with_their_values_in_force() {
     proxy.stop().await;
 }
 
-async fn put(binary: std::net::SocketAddr, target: &str) -> Answer {
+pub async fn put(binary: std::net::SocketAddr, target: &str) -> Answer {
     let request = format!("PUT {target} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
     Answer::parse(&raw(binary, request).await, false).expect("an answer").0
 }
