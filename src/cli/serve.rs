@@ -155,7 +155,7 @@ impl ServeArgs {
         if let Upstream::Server(server) = &config.upstream {
             for (flag, own) in listeners.filter(|(_, own)| is_at(server, *own)) {
                 mistakes.add(format!(
-                    "--upstream http://{server} leads to this proxy itself ({flag} {own}), which would ask itself until nothing is left; name \
+                    "--upstream http://{server} leads to this proxy itself ({flag} {own}), which would send each request to itself again and again; name \
                      the metadata server"
                 ));
             }

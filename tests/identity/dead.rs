@@ -95,7 +95,7 @@ fn is_known(world: &World, couples: &[[PodObject; 2]]) {
             let pod = Pod::start(&world.node, object.clone(), world.address(number));
             let began = Instant::now();
             loop {
-                match pod.inside(ask_again_if_reset) {
+                match pod.inside(ask_again_if_refused) {
                     Told::Itself => break,
                     Told::Unavailable | Told::Broken(_) => {}
                     told => panic!("{pod} got {told:?}"),
@@ -118,7 +118,7 @@ fn hand_over(world: &World, number: u8, couple: &[PodObject; 2], trials: &Trials
         let object = if is_stranger { stranger() } else { couple[turn % 2].clone() };
         let end = last.as_ref().map(|(old, began)| end(old, *began, turn));
         let (pod, began) = (Pod::start(&world.node, object, address), Instant::now());
-        match pod.inside(ask_again_if_reset) {
+        match pod.inside(ask_again_if_refused) {
             Told::Itself | Told::Unavailable | Told::Broken(_) if end == Some(End::UnpluggedYoung) && !is_stranger => {
                 trials.young.fetch_add(1, Relaxed);
             }
@@ -146,7 +146,7 @@ fn end(old: &Arc<Pod>, began: Instant, turn: usize) -> End {
         End::Unplugged => {
             pause(COMPLETE.saturating_sub(began.elapsed()));
             // Lets a scan see it complete, with its addresses.
-            old.inside(ask_again_if_reset);
+            old.inside(ask_again_if_refused);
         }
         End::UnpluggedYoung => {}
     }
@@ -163,10 +163,10 @@ fn stranger() -> PodObject {
 }
 
 /// Sends a request on a new connection, and on another one if that is reset, as in the clock tick in which the pod's
-/// first process began.
-fn ask_again_if_reset(pod: &Pod) -> Told {
+/// first process began, or answered with 503, which clients repeat.
+fn ask_again_if_refused(pod: &Pod) -> Told {
     match ask_once(pod) {
-        Told::Broken(ErrorKind::ConnectionReset) => {
+        Told::Broken(ErrorKind::ConnectionReset) | Told::Unavailable => {
             pause(Duration::from_millis(10));
             ask_once(pod)
         }

@@ -8,6 +8,7 @@ use tokio::time::Instant;
 use crate::crowd::SETTLED;
 use crate::google::world_with_google;
 use crate::kube::{Client, NODE, pause};
+use crate::leads::CHECKED;
 use crate::limits::bounds;
 use crate::operators::PAGES;
 use crate::pod::{Pod, Told};
@@ -131,6 +132,7 @@ fn a_pod_whose_sandbox_has_died_is_not_taken_for_one_that_has_given_itself_its_a
     for _ in 0..2 {
         assert!(matches!(pod.inside(ask), Some(Told::Itself)), "{pod} is known");
     }
+    pause(CHECKED);
     // The API server reports no address for it.
     let squatter = world.pod(&mut api, "squatter", world.address(1));
     squatter.sandbox().squat(pod.address);

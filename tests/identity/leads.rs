@@ -25,7 +25,7 @@ pub const TESTS: &[Test] = tests![
 const CONNECTIONS: u64 = 5;
 
 /// Longer than it takes until an interface that was learned has been checked.
-const CHECKED: Duration = Duration::from_secs(2);
+pub const CHECKED: Duration = Duration::from_secs(2);
 
 /// Longer than scans rest if nobody waits for one.
 const REST: Duration = Duration::from_millis(300);

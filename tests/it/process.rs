@@ -83,7 +83,6 @@ async fn it_serves_until_it_is_told_to_stop_also_when_it_says_nothing() {
     assert_eq!(binary.stderr_to_end().await, "");
 }
 
-/// Other daemons read their configuration again.
 #[tokio::test]
 async fn a_log_that_nobody_reads_stops_nothing() {
     let mock = upstream().await;
@@ -99,6 +98,7 @@ async fn a_log_that_nobody_reads_stops_nothing() {
     assert_eq!(binary.ended().await.code(), Some(0));
 }
 
+/// Other daemons read their configuration again.
 #[tokio::test]
 async fn sighup_ends_nothing() {
     let mock = upstream().await;

@@ -62,11 +62,9 @@ impl Client {
             },
         });
         let created = self.patiently("POST", &collection, Some(&object));
-        // The server may have ended between the creation and its answer.
-        let there = match created.status {
-            409 => self.patiently("GET", &format!("{collection}/{name}"), None),
-            _ => created,
-        };
+        // The server may have ended between the creation and its answer, or in the middle of that.
+        let is_there = created.status == 409 || created.status == 201 && created.body.is_null();
+        let there = if is_there { self.patiently("GET", &format!("{collection}/{name}"), None) } else { created };
         let uid = there.body["metadata"]["uid"].as_str().unwrap_or_else(|| panic!("no pod {name}: {there:?}"));
         let [namespace, name, account] = [namespace, name, account].map(str::to_owned);
         PodObject { namespace, name, account, uid: uid.to_owned() }

@@ -1,5 +1,6 @@
 //! [`Endpoint`]: classifies a path. The only place that matches on path text.
 
+use super::service_account::PRINCIPAL;
 use super::{MetadataPath, ServiceAccount};
 
 /// The kind of resource that a path names.
@@ -49,6 +50,18 @@ impl Endpoint {
         };
         // `token/` is not a token: the server answers 404 to a leaf with a trailing slash.
         let below = &below[1.min(below.len())..];
+        let account_ends = below.bytes().position(|byte| byte == b'/').unwrap_or(below.len());
+        match below.split_at(account_ends) {
+            (account, "/token") => Self::Token(ServiceAccount::from_segment(account)),
+            (account, "/identity") => Self::Identity(ServiceAccount::from_segment(account)),
+            (PRINCIPAL, _) => Self::of_principal(below),
+            _ => Self::ServiceAccounts,
+        }
+    }
+
+    /// The same for an account that a principal names. Apart, so that others cost nothing more.
+    #[cold]
+    fn of_principal(below: &str) -> Self {
         match ServiceAccount::split(below) {
             (account, "/token") => Self::Token(ServiceAccount::from_name(account)),
             (account, "/identity") => Self::Identity(ServiceAccount::from_name(account)),

@@ -13,16 +13,23 @@ pub enum ServiceAccount {
 }
 
 /// The first segment of a path that names a principal.
-const PRINCIPAL: &str = "principal:";
+pub(super) const PRINCIPAL: &str = "principal:";
 
 impl ServiceAccount {
-    /// Parses the name of an account, as [`ServiceAccount::split`] returns it. `default` is case-sensitive, as is every
-    /// metadata path. A principal gets its `//` back, of which a path keeps one slash.
+    /// Parses the name of an account, as [`ServiceAccount::split`] returns it. A principal gets its `//` back, of which a path
+    /// keeps one slash.
     pub fn from_name(name: &str) -> Self {
-        match (name, name.strip_prefix(PRINCIPAL)) {
-            ("default", _) => Self::Default,
-            (_, Some(rest)) => Self::Email(format!("{PRINCIPAL}//{}", rest.trim_start_matches('/')).into()),
-            (email, None) => Self::Email(email.into()),
+        match name.strip_prefix(PRINCIPAL) {
+            Some(rest) => Self::Email(format!("{PRINCIPAL}//{}", rest.trim_start_matches('/')).into()),
+            None => Self::from_segment(name),
+        }
+    }
+
+    /// Parses a name of one path segment. `default` is case-sensitive, as is every metadata path.
+    pub(super) fn from_segment(segment: &str) -> Self {
+        match segment {
+            "default" => Self::Default,
+            email => Self::Email(email.into()),
         }
     }
 

@@ -168,7 +168,7 @@ impl Rescuer {
         let cause = Cause { reason, rule, status: error.status(), path, said: said.as_deref() };
         refusals.note(peer.ip(), cause, Instant::now());
         // These are logged elsewhere: changes of the metadata server's health, failed token fetches, caught panics, and the
-        // end of the process.
+        // end of the process or of a policy.
         if matches!(
             error,
             Error::Upstream(_) | Error::Token(_) | Error::Withheld(..) | Error::Panicked | Error::Draining

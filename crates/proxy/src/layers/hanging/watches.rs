@@ -42,7 +42,7 @@ struct WatchTask {
 }
 
 impl Watches {
-    /// Ends all watches, whose watchers get 503: a policy that is not in force any more let them begin.
+    /// Ends all watches, whose watchers get 503: they began under a policy that is no longer in force.
     pub fn end_all(&self) {
         self.table.lock().end_all();
     }
