@@ -9,7 +9,6 @@ use proxy::layers::latency::Instruments;
 use telemetry::Registry;
 use telemetry::history::{self, History};
 use telemetry::latency::Latency;
-use telemetry::logging;
 use telemetry::minute::{Minute, Tally};
 use telemetry::requests::Requests;
 use telemetry::shedding::Shedding;
@@ -35,7 +34,7 @@ impl Measures {
         Self { instruments, requests, shedding, history: History::default(), minute: Minute::default() }
     }
 
-    /// Records the last minutes for the status page, and logs the end of overloads and what the log lacks. Never returns.
+    /// Records the last minutes for the status page, and logs the end of overloads. Never returns.
     pub async fn run(&self) {
         let mut tick = interval(history::INTERVAL);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -44,7 +43,6 @@ impl Measures {
             self.history.take_point(&self.instruments.latency);
             self.minute.sample(now, self.tally());
             self.shedding.end_overloads(now);
-            logging::report_dropped();
         }
     }
 

@@ -92,8 +92,7 @@ async fn a_log_that_nobody_reads_stops_nothing() {
     for _ in 0..1000 {
         assert_eq!(get(addr, "/computeMetadata/v1/instance/zone").await.status, 200);
     }
-    let line = binary.stderr_line("log lines were dropped").await;
-    assert!(line.contains("WARN") && line.contains("standard error was a full pipe"), "{line}");
+    assert!(binary.stderr_line("log lines were dropped here").await.starts_with(" WARN "));
     binary.terminate();
     assert_eq!(binary.ended().await.code(), Some(0));
 }

@@ -93,7 +93,16 @@ pub fn is_local(ip: IpAddr) -> io::Result<bool> {
     request.extend(address);
     match ask(RTM_GETROUTE, NLM_F_ACK, &request) {
         Ok(routes) => Ok(routes.iter().any(|route| route.get(TYPE) == Some(&RTN_LOCAL))),
-        Err(error) if matches!(error.kind(), io::ErrorKind::NetworkUnreachable | io::ErrorKind::HostUnreachable) => {
+        // The last two: a route of the type blackhole, or prohibit.
+        Err(error)
+            if matches!(
+                error.kind(),
+                io::ErrorKind::NetworkUnreachable
+                    | io::ErrorKind::HostUnreachable
+                    | io::ErrorKind::InvalidInput
+                    | io::ErrorKind::PermissionDenied
+            ) =>
+        {
             Ok(false)
         }
         Err(error) => Err(error),

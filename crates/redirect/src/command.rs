@@ -135,12 +135,11 @@ async fn report(redirect: &Redirect) -> Result<(Vec<String>, bool), Error> {
                           IPv4 or IPv6, with the node's tokens and secrets"
                 .to_owned()
         }
-        State::Differs(what) => format!(
-            "the redirect does not match these flags: {what}. The rules in force close the metadata server itself to pods, which a proxy may \
-             serve by them"
-        ),
+        State::Differs(what) => format!("the redirect does not match these flags: {what}"),
     };
     let line = match redirect.obstacle().await {
+        // It may be what differs.
+        Some(why) if what.ends_with(&why.to_string()) => what,
         Some(why) => format!("{what}. It cannot be installed: {why}"),
         None => {
             format!(

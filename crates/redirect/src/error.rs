@@ -51,7 +51,7 @@ pub enum Error {
     /// The node does not have the address, and the redirect does not add it.
     #[error(
         "this node has no address {0}: pods would be sent to nobody, or to another machine. Give it to an interface of this node, or choose \
-         another for --to and for the proxy's --addr (Helm: redirect.addresses): the redirect itself adds link-local ones, such as \
+         another for --to and for the proxy's --addr (Helm: redirect.addresses): the redirect itself adds link-local IPv4 addresses, such as \
          169.254.169.252, and those of fd20:ce::/64"
     )]
     Missing(IpAddr),

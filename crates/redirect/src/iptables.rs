@@ -105,7 +105,7 @@ pub(super) async fn state(plan: &Plan) -> Result<State, Error> {
     let state = State::compare(&marks, &listing, rules == marks.len() && jumping == jumps, is_closed);
     Ok(match (state, preceded) {
         (State::Installed, Some(chain)) => State::Differs(format!(
-            "rules of others come before its own in the chain {chain}, and may accept what it blocks or redirects"
+            "rules of others come before its own in the chain {chain}, and may accept what it blocks or redirects: pods may be OPEN by these"
         )),
         (state, _) => state,
     })

@@ -28,7 +28,9 @@ impl State {
     pub(super) fn compare(marks: &[String], listing: &str, is_all: bool, is_closed: bool) -> Self {
         match Self::difference(marks, listing, is_all) {
             None => Self::Installed,
-            Some(what) if is_closed => Self::Differs(what),
+            Some(what) if is_closed => Self::Differs(format!(
+                "{what}. The rules in force still close the metadata server itself to pods; a proxy may serve pods through them"
+            )),
             Some(_) => Self::Absent,
         }
     }

@@ -14,8 +14,8 @@ use tracing_subscriber::reload::{self, Handle};
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Layer, Registry, fmt as lines};
 
+use super::lossy::Lossy;
 use super::panics;
-use super::patient::{self, Patient};
 
 /// Target of the log line about changed levels, which is written regardless of the levels.
 pub const CHANGES: &str = "gce_metadata_proxy::levels";
@@ -101,7 +101,7 @@ struct InForce {
 pub fn start(format: Format, levels: &Levels) {
     let (filter, handle) = reload::Layer::new(with_fixed(levels));
     // Locked, so that no other thread takes the room that a line was promised.
-    let log = || Patient(io::stderr().lock());
+    let log = move || Lossy { file: io::stderr().lock(), format };
     let lines = match format {
         Format::Text => lines::layer().with_ansi(io::stderr().is_terminal()).with_writer(log).boxed(),
         Format::Json => lines::layer().json().flatten_event(true).with_writer(log).boxed(),
@@ -113,18 +113,15 @@ pub fn start(format: Format, levels: &Levels) {
     }
 }
 
-/// Reports the lines that were dropped since the last call, because nobody read standard error. To be called now and then.
-pub fn report_dropped() {
-    patient::report();
-}
-
 /// Writes why the process ends to standard error: in the log, where that is JSON, so that each line there is an object; otherwise as any
 /// command does.
 pub fn exit(error: &dyn fmt::Display) {
-    match IN_FORCE.get() {
-        Some(InForce { format: Format::Json, .. }) => tracing::error!(target: EXIT, "{error}"),
-        // Nobody may read it, and there is nobody to tell.
-        _ => drop(Patient(io::stderr().lock()).write_all(format!("gce-metadata-proxy: {error}\n").as_bytes())),
+    if let Some(InForce { format: Format::Json, .. }) = IN_FORCE.get() {
+        tracing::error!(target: EXIT, "{error}");
+    } else {
+        let mut log = Lossy { file: io::stderr().lock(), format: Format::Text };
+        // It may fail, and the failure cannot be reported.
+        let _ = log.write_all(format!("gce-metadata-proxy: {error}\n").as_bytes());
     }
 }
 

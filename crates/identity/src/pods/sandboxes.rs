@@ -153,6 +153,9 @@ impl Sandboxes {
         drop(table);
         // This closes files, so not under the lock.
         drop(before);
+        if let Some(journal) = &self.journal {
+            journal.scanned();
+        }
         summary
     }
 

@@ -57,7 +57,7 @@ pub enum RequestError {
     /// A path that is refused or cannot exist.
     #[error("Refused: invalid path: {0}.")]
     Path(#[from] PathError),
-    /// A query that could be read in two ways.
+    /// A query that could be read in two ways, or that no server accepts.
     #[error("Refused: invalid query: {0}.")]
     Query(#[from] QueryError),
 }

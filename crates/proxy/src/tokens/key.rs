@@ -45,7 +45,7 @@ impl TokenKey {
     }
 
     /// Parses a token request, and the requested form. Returns `None` for any other request, and for one of the node that the
-    /// server refuses: one that waits for a change, or has a wrong `alt`. So each token that is given out is one of the cache, and
+    /// server refuses: one that waits for a change, or has a wrong `alt`. So each token of Google's server is one of the cache, and
     /// in the audit's log.
     pub fn from_request(request: &Request) -> Option<(Self, TokenFormat)> {
         let (account, kind) = match &request.endpoint {
