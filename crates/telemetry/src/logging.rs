@@ -1,7 +1,7 @@
 //! Logging: text for a terminal, JSON for a cluster. Levels can be changed at runtime.
 
 use std::fmt;
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, IsTerminal, StderrLock, Write};
 use std::str::FromStr;
 use std::sync::OnceLock;
 
@@ -33,6 +33,20 @@ pub enum Format {
     /// JSON, for programs. In the log, one object per line.
     Json,
 }
+
+impl Format {
+    fn log(self) -> Lossy<StderrLock<'static>> {
+        let report = match self {
+            Self::Text => |lines| format!(" WARN {lines} {DROPPED}\n"),
+            Self::Json => |lines| format!("{{\"level\":\"WARN\",\"message\":\"{DROPPED}\",\"lines\":{lines}}}\n"),
+        };
+        Lossy { file: io::stderr().lock(), report }
+    }
+}
+
+/// Said in place of lines that could not be written.
+const DROPPED: &str = "log lines were dropped here, because standard error was a full pipe that nobody read; see why the container \
+                       runtime did not read it: it had stopped, or its disk was full or slow";
 
 /// The lines to write, in tracing's syntax: `info,gce_metadata_proxy=debug`.
 #[derive(Debug, Clone, PartialEq)]
@@ -101,7 +115,7 @@ struct InForce {
 pub fn start(format: Format, levels: &Levels) {
     let (filter, handle) = reload::Layer::new(with_fixed(levels));
     // Locked, so that no other thread takes the room that a line was promised.
-    let log = move || Lossy { file: io::stderr().lock(), format };
+    let log = move || format.log();
     let lines = match format {
         Format::Text => lines::layer().with_ansi(io::stderr().is_terminal()).with_writer(log).boxed(),
         Format::Json => lines::layer().json().flatten_event(true).with_writer(log).boxed(),
@@ -119,9 +133,8 @@ pub fn exit(error: &dyn fmt::Display) {
     if let Some(InForce { format: Format::Json, .. }) = IN_FORCE.get() {
         tracing::error!(target: EXIT, "{error}");
     } else {
-        let mut log = Lossy { file: io::stderr().lock(), format: Format::Text };
         // It may fail, and the failure cannot be reported.
-        let _ = log.write_all(format!("gce-metadata-proxy: {error}\n").as_bytes());
+        let _ = Format::Text.log().write_all(format!("gce-metadata-proxy: {error}\n").as_bytes());
     }
 }
 

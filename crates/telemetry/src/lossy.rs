@@ -12,8 +12,6 @@ use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tokio::time::Instant;
 
-use super::logging::Format;
-
 /// Size of a write for which a pipe has room whenever it is writable, in bytes (pipe(7)). A line break may precede it.
 const AT_ONCE: usize = 4095;
 
@@ -37,15 +35,15 @@ struct Losses {
 /// A file of which each write is a line.
 pub(super) struct Lossy<F> {
     pub(super) file: F,
-    /// That of the line about losses.
-    pub(super) format: Format,
+    /// Makes the line that says how many lines were dropped.
+    pub(super) report: fn(u64) -> String,
 }
 
 impl<F: Write + AsFd> Write for Lossy<F> {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         let losses = &mut *LOSSES.lock();
         if losses.lines > 0 && is_writable(&self.file, Timespec::default()) {
-            let report = report(mem::take(&mut losses.lines), self.format);
+            let report = (self.report)(mem::take(&mut losses.lines));
             self.write_part(losses, report.as_bytes())?;
         }
         for (at, part) in line.chunks(AT_ONCE).enumerate() {
@@ -93,15 +91,6 @@ fn is_writable(file: &impl AsFd, within: Timespec) -> bool {
     poll(&mut files, Some(&within)).is_ok_and(|ready| ready > 0)
 }
 
-fn report(lines: u64, format: Format) -> String {
-    let message = "log lines were dropped here, because standard error was a full pipe that nobody read; see why the container runtime did \
-                   not read it: it had stopped, or its disk was full or slow";
-    match format {
-        Format::Text => format!(" WARN {lines} {message}\n"),
-        Format::Json => format!("{{\"level\":\"WARN\",\"message\":\"{message}\",\"lines\":{lines}}}\n"),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::io::Read;
@@ -111,7 +100,7 @@ mod tests {
     #[test]
     fn a_full_pipe_drops_lines_does_not_block_and_the_next_line_says_so() {
         let (mut reader, file) = io::pipe().expect("a pipe");
-        let mut log = Lossy { file, format: Format::Json };
+        let mut log = Lossy { file, report: |lines| format!("{lines} lost\n") };
         let mut line = vec![b'a'; 999];
         line.push(b'\n');
         // A pipe has room for 64 KiB.
@@ -129,13 +118,12 @@ mod tests {
         assert_eq!(log.write(&too_much).expect("it is cut off"), too_much.len());
         let read = reader.read(&mut text).expect("what was written");
         let (report, cut) = text[..read].split_at(text.iter().position(|byte| *byte == b'\n').expect("a line") + 1);
-        let report = str::from_utf8(report).expect("text");
-        assert!(report.starts_with("{\"level\":") && report.ends_with(&format!("\"lines\":{dropped}}}\n")), "{report}");
+        assert_eq!(str::from_utf8(report).expect("text"), format!("{dropped} lost\n"));
         assert!(cut.iter().all(|byte| *byte == b'c'));
 
         assert_eq!(log.write(b"b\n").expect("there is room again"), 2);
         let read = reader.read(&mut text).expect("what was written");
         let text = str::from_utf8(&text[..read]).expect("text");
-        assert!(text.starts_with("\n{") && text.contains("\"lines\":1}") && text.ends_with("}\nb\n"), "{text}");
+        assert_eq!(text, "\n1 lost\nb\n");
     }
 }
