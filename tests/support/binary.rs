@@ -147,9 +147,10 @@ impl Binary {
         (code, stderr)
     }
 
-    /// Runs it until it exits. Returns the exit code, standard output and standard error.
+    /// Runs it until it exits. Returns the exit code, standard output and standard error. It would warn of the tests' own variables.
     pub async fn output(args: &[&str]) -> (Option<i32>, String, String) {
-        let output = Command::new(env!("CARGO_BIN_EXE_gce-metadata-proxy")).args(args).kill_on_drop(true).output();
+        let mut binary = Command::new(env!("CARGO_BIN_EXE_gce-metadata-proxy"));
+        let output = binary.args(args).env_clear().kill_on_drop(true).output();
         let output = timeout(OUTPUT_TIMEOUT, output).await.expect("it ends in time").expect("it can be run");
         let text = |bytes| String::from_utf8(bytes).expect("messages are text");
         (output.status.code(), text(output.stdout), text(output.stderr))
