@@ -16,7 +16,7 @@ pub enum ServiceAccount {
 pub(super) const PRINCIPAL: &str = "principal:";
 
 impl ServiceAccount {
-    /// Parses the name of an account, as [`ServiceAccount::split`] returns it. A principal gets its `//` back, of which a path
+    /// Parses the name of an account. A principal gets its `//` back, of which a path
     /// keeps one slash.
     pub fn from_name(name: &str) -> Self {
         match name.strip_prefix(PRINCIPAL) {
