@@ -30,7 +30,7 @@ fn what_another_tool_installed_is_in_force() {
             let expected = format!("it was installed with {tool}, {expected}");
             assert!(checked.stdout.contains(&expected) && !checked.stdout.contains("OPEN"), "{checked:?}");
             // With other variables than those of the container, `install` replaces a good redirect.
-            for said in ["rules in force close the metadata server itself to pods", "METADATA_PROXY_REDIRECT_"] {
+            for said in ["rules in force still close the metadata server itself to pods", "METADATA_PROXY_REDIRECT_"] {
                 assert!(checked.stdout.contains(said), "{said} is missing from {checked:?}");
             }
         }
@@ -93,6 +93,7 @@ fn a_rule_of_others_that_comes_first_is_put_behind() {
     world.node.sh("for tool in iptables ip6tables; do $tool -I FORWARD -j ACCEPT; done");
     let check = redirect(&world.node, "check --tool iptables");
     assert!(check.code == Some(1) && check.stdout.contains("rules of others come before"), "{check:?}");
+    assert!(check.stdout.contains("pods may be OPEN by these") && !check.stdout.contains("still close"), "{check:?}");
     keeper.line("has been restored");
     for way in WAYS_ROUND {
         is_closed(&world.pods[0], way);

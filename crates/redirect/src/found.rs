@@ -1,6 +1,7 @@
 //! [`Found`]: the installed rules, compared with a redirect.
 
 use super::plan::Plan;
+use super::state::STILL_CLOSED;
 use super::{Error, Redirect, State, Tool, closing, privileges};
 
 /// The installed rules.
@@ -68,11 +69,15 @@ impl Redirect {
     /// The state if this tool has no rules. The other tool's may be in force.
     async fn by_other_tool(tool: Tool, plan: &Plan) -> Result<State, Error> {
         let Some(other) = tool.other().if_usable().await else { return Ok(State::Absent) };
-        let of_other = |what| State::Differs(format!("it was installed with {other}, {what}; these flags use {tool}"));
+        let of_other = |what, effect: &str| {
+            State::Differs(format!("it was installed with {other}, {what}; these flags use {tool}. {effect}"))
+        };
+        let other_settings = "with other settings, which are in force";
         Ok(match other.state(plan).await? {
             State::Absent => State::Absent,
-            State::Installed => of_other("with these settings, and is in force"),
-            _ => of_other("with other settings, which are in force"),
+            State::Installed => of_other("with these settings, and is in force", STILL_CLOSED),
+            State::Differs(what) => of_other(other_settings, &what),
+            State::Unbounded | State::Closed => of_other(other_settings, STILL_CLOSED),
         })
     }
 

@@ -17,6 +17,10 @@ pub enum State {
     Differs(String),
 }
 
+/// Said of rules that differ.
+pub(super) const STILL_CLOSED: &str =
+    "The rules in force still close the metadata server itself to pods; a proxy may serve pods through them";
+
 impl State {
     /// Whether pods are redirected.
     pub fn is_installed(&self) -> bool {
@@ -28,9 +32,7 @@ impl State {
     pub(super) fn compare(marks: &[String], listing: &str, is_all: bool, is_closed: bool) -> Self {
         match Self::difference(marks, listing, is_all) {
             None => Self::Installed,
-            Some(what) if is_closed => Self::Differs(format!(
-                "{what}. The rules in force still close the metadata server itself to pods; a proxy may serve pods through them"
-            )),
+            Some(what) if is_closed => Self::Differs(format!("{what}. {STILL_CLOSED}")),
             Some(_) => Self::Absent,
         }
     }
