@@ -16,10 +16,10 @@ use base::clock::suspend;
 mod reading;
 mod succession;
 
-const A: &str = "6f0a9d3e-5b1c-4c7e-9d51-0a1b2c3d4e5f";
-const B: &str = "11111111-2222-3333-4444-555555555555";
+pub(super) const A: &str = "6f0a9d3e-5b1c-4c7e-9d51-0a1b2c3d4e5f";
+pub(super) const B: &str = "11111111-2222-3333-4444-555555555555";
 
-fn uid(text: &str) -> PodUid {
+pub(super) fn uid(text: &str) -> PodUid {
     PodUid::parse(text).expect("a UID")
 }
 

@@ -215,15 +215,21 @@ async fn two_addresses_that_share_all_watches_leave_others_their_share() {
     assert_eq!((server.waiting.load(Relaxed), watches.count()), (4, 4));
 }
 
-#[tokio::test]
-async fn when_the_process_ends_all_watches_end_and_so_do_later_ones() {
+/// Three watches that this ends.
+async fn all_ended_by(end: fn(&Watches)) -> (Arc<Server>, Arc<Watches>) {
     let (server, watches) = start(3);
     let waiting = [(1, 0), (2, 0), (2, 1)].map(|(pod, number)| ask_from(pod, &server, &watches, &another(number)));
     settle().await;
-    watches.close();
+    end(&watches);
     for watcher in waiting {
         assert!(matches!(watcher.await.expect("no panic"), Err(Error::Draining)));
     }
+    (server, watches)
+}
+
+#[tokio::test]
+async fn when_the_process_ends_all_watches_end_and_so_do_later_ones() {
+    let (server, watches) = all_ended_by(Watches::close).await;
     assert!(matches!(ask(&server, &watches, ZONE).await.expect("no panic"), Err(Error::Draining)));
     settle().await;
     assert_eq!((server.waiting.load(Relaxed), watches.count()), (0, 0));
@@ -231,13 +237,7 @@ async fn when_the_process_ends_all_watches_end_and_so_do_later_ones() {
 
 #[tokio::test]
 async fn when_the_policy_changes_all_watches_end_and_later_ones_begin() {
-    let (server, watches) = start(3);
-    let waiting = [(1, 0), (2, 0), (2, 1)].map(|(pod, number)| ask_from(pod, &server, &watches, &another(number)));
-    settle().await;
-    watches.end_all();
-    for watcher in waiting {
-        assert!(matches!(watcher.await.expect("no panic"), Err(Error::Draining)));
-    }
+    let (server, watches) = all_ended_by(Watches::end_all).await;
     let later = ask_from(1, &server, &watches, &another(0));
     settle().await;
     assert_eq!((later.is_finished(), server.waiting.load(Relaxed), watches.count()), (false, 1, 1));

@@ -9,16 +9,10 @@ use std::time::Duration;
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 
 use super::super::fake_proc::{FakeProc, triestat};
+use super::super::tests::{A, B, uid};
 use super::super::{Anchor, Sandboxes};
 use super::*;
 use base::clock::suspend;
-
-const A: &str = "6f0a9d3e-5b1c-4c7e-9d51-0a1b2c3d4e5f";
-const B: &str = "11111111-2222-3333-4444-555555555555";
-
-fn uid(text: &str) -> PodUid {
-    PodUid::parse(text).expect("a UID")
-}
 
 /// A node with two pods. Its directory also keeps the journal.
 fn node() -> FakeProc {
