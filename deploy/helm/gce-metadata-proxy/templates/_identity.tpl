@@ -136,7 +136,7 @@
 {{- define "identity.volumes" -}}
 - name: host-proc
   # Which process is of which pod, and which addresses a pod's network has: the files `stat`, `cgroup`,
-  # `net/fib_trie` and `net/if_inet6` of each process. Everybody may read these, so neither hostPID nor a
+  # `net/fib_trie`, `net/fib_triestat` and `net/if_inet6` of each process. Everybody may read these, so neither hostPID nor a
   # capability such as SYS_PTRACE is needed. Where SELinux confines containers (OpenShift for one), the
   # container needs `seLinuxType: spc_t`; AppArmor's usual profiles allow it. A /proc that was
   # mounted with hidepid does not show them. The proxy says so at its start and does not serve.
