@@ -261,6 +261,12 @@ class Chart(unittest.TestCase):
         none = self.pod("--set", "priorityClassName=,tolerations=null")
         self.assertFalse({"priorityClassName", "tolerations"} & set(none))
 
+    def test_an_update_begins_on_as_many_nodes_as_the_values_say(self):
+        for given, wanted in [([], "10%"), (["--set", "maxSurge=1"], 1), (["--set", "maxSurge=100%"], "100%")]:
+            with self.subTest(given):
+                strategy = rendered.daemonset(rendered.helm(*given))["spec"]["updateStrategy"]
+                self.assertEqual(strategy["rollingUpdate"], {"maxSurge": wanted, "maxUnavailable": 0})
+
     def test_another_port_is_known_to_all_who_need_it(self):
         ports = "port=888,metricsPort=1989,canary.metricsPort=9999,podMonitor.enabled=true,redirect.startupTaint=t"
         given = ["--set", ports, "--kube-version", "1.30.0"]

@@ -111,6 +111,21 @@ class Editing(unittest.TestCase):
             before, after = (rendered.daemonset(found[is_plain], name)["spec"] for is_plain in (True, False))
             self.assertEqual(before, after)
 
+    def test_an_update_can_begin_on_one_node(self):
+        blocks = re.findall(r"```yaml\n(.*?)```", (rendered.DEPLOY.parent / "docs/upgrade.md").read_text(), re.DOTALL)
+        [patch] = [block for block in blocks if "maxSurge" in block]
+        tried = 0
+        for file in self.deploy.glob("overlays/*/kustomization.yaml"):
+            if "\npatches:" in file.read_text() or "../../base" not in file.read_text():
+                continue
+            tried += 1
+            file.write_text(file.read_text() + patch)
+            objects = rendered.objects(rendered.run("kubectl", "kustomize", file.parent))
+            with self.subTest(file.parent.name):
+                strategy = rendered.daemonset(objects)["spec"]["updateStrategy"]
+                self.assertEqual(strategy["rollingUpdate"], {"maxSurge": 1, "maxUnavailable": 0})
+        self.assertGreater(tried, 2)
+
     def name_of_policy(self, folder):
         """The name of the only policy that a folder gives, which the proxy has to use."""
         objects = rendered.kustomize(folder)

@@ -113,6 +113,10 @@ class Values(unittest.TestCase):
             "volumes[0].emptyDir.medium=Memory",
             "env={HTTPS_PROXY=x}",
             "identity.workloadIdentityProvider=no",
+            "maxSurge=0",
+            "maxSurge=0%",
+            "maxSurge=101%",
+            "maxSurge=few",
             "prometheusRule.runbookUrl=page#anchor",
         ]:
             with self.subTest(mistake), self.assertRaisesRegex(AssertionError, "schema"):
