@@ -246,15 +246,15 @@ class Chart(unittest.TestCase):
 
     def test_proxy_and_canary_are_placed_as_the_values_say(self):
         given = [
-            "--set", "priorityClassName=ours,tolerations[0].key=a,tolerations[0].operator=Exists",
+            "--set", "priorityClassName=ours,canary.priorityClassName=its,tolerations[0].key=a,tolerations[0].operator=Exists",
             "--set", "podAnnotations.ours=yes", "--set", "redirect.resources.limits.cpu=60m,canary.resources.limits.cpu=20m",
         ]  # fmt: skip
         limits = {}
-        for name in ("gce-metadata-proxy", "gce-metadata-proxy-canary"):
+        for name, priority in [("gce-metadata-proxy", "ours"), ("gce-metadata-proxy-canary", "its")]:
             template = rendered.daemonset(rendered.helm(*given), name)["spec"]["template"]
             with self.subTest(name):
                 self.assertEqual(template["metadata"]["annotations"]["ours"], "yes")
-                self.assertEqual(template["spec"]["priorityClassName"], "ours")
+                self.assertEqual(template["spec"]["priorityClassName"], priority)
                 self.assertEqual(template["spec"]["tolerations"], [{"key": "a", "operator": "Exists"}])
             limits |= {one["name"]: one["resources"]["limits"]["cpu"] for one in template["spec"]["containers"]}
         self.assertEqual(limits, {"proxy": "100m", "redirect": "60m", "canary": "20m"})
