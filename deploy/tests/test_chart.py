@@ -309,6 +309,7 @@ class Chart(unittest.TestCase):
             ("redirect.enabled=false", ["need the proxy", at_boot, second]),
             ("redirect.enabled=false,canary.enabled=false,redirect.remove=true", ["helm uninstall removes the rest"]),
             ("identity.enabled=true,identity.workloadIdentityProvider=none", ["identity doctor", "new pods then get 503"]),
+            ("podMonitor.enabled=true", ["MetadataProxyRedirectFlushed", "--set redirect.metricsAddr=0.0.0.0:1990", "BEFORE helm uninstall"]),
             ("image.repository=r.example/p,image.tag=v1", ["--image=r.example/p:v1 ", '"nodeName": "NODE"', "-c proxy -- /gce-metadata-proxy status"]),
         ]:
             text = notes(given)

@@ -82,18 +82,25 @@ class Editing(unittest.TestCase):
             if "components/observability" not in text:
                 continue
             tried += 1
-            file.write_text(text.replace("# - ../../components/observability", "- ../../components/observability"))
+            file.write_text(re.sub(r"# (- \.\./\.\./components/(observability|redirect-metrics))", r"\1", text))
             objects = rendered.objects(rendered.run("kubectl", "kustomize", file.parent))
             file.write_text(text)
+            served = []
             for name in ("gce-metadata-proxy", "gce-metadata-proxy-canary"):
-                args = rendered.daemonset(objects, name)["spec"]["template"]["spec"]["containers"][0]["args"]
-                [port] = [arg.rsplit(":", 1)[1] for arg in args if arg.startswith("--metrics-addr=0.0.0.0:")]
-                self.assertEqual(len([arg for arg in args if arg.startswith("--metrics-addr=")]), 1, args)
+                ports = {}
+                for container in rendered.daemonset(objects, name)["spec"]["template"]["spec"]["containers"]:
+                    addresses = [arg for arg in container["args"] if re.match("--(keeper-)?metrics-addr=", arg)]
+                    self.assertEqual(len(addresses), 1, container)
+                    ports[container["name"]] = re.fullmatch(r"[-a-z]+=0\.0\.0\.0:(\d+)", addresses[0]).group(1)
                 [monitor] = [one for one in objects if (one["kind"], one["metadata"]["name"]) == ("PodMonitor", name)]
-                [endpoint] = monitor["spec"]["podMetricsEndpoints"]
-                scraped = [rule["replacement"] for rule in endpoint["relabelings"] if "replacement" in rule]
+                scraped = {
+                    endpoint["relabelings"][0]["regex"]: [rule["replacement"] for rule in endpoint["relabelings"] if "replacement" in rule]
+                    for endpoint in monitor["spec"]["podMetricsEndpoints"]
+                }
+                served += ports
                 with self.subTest(file.parent.name, of=name):
-                    self.assertEqual(scraped, [f"$1:{port}", f"[$1]:{port}"])
+                    self.assertEqual(scraped, {one: [f"$1:{port}", f"[$1]:{port}"] for one, port in ports.items()})
+            self.assertEqual("redirect" in served, "components/redirect\n" in text)
         self.assertGreater(tried, 3)
 
     def test_a_label_for_prometheus_changes_no_pod(self):
