@@ -185,8 +185,8 @@ class Flags(unittest.TestCase):
                     self.assertEqual(value(container["args"], "--proxy-uid"), str(user))
                 if "readinessProbe" in container:
                     asked = container["readinessProbe"]["exec"]["command"][3:]
-                    # The probe writes no log.
-                    own = ("--keep", "--log-format=json")
+                    # The probe writes no log, and serves nothing.
+                    own = ("--keep", "--log-format=json", "--keeper-metrics-addr=0.0.0.0:1990")
                     self.assertEqual(asked, [arg for arg in container["args"][2:] if arg not in own])
         self.assertGreater(redirects, 0)
 

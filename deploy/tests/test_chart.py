@@ -246,20 +246,26 @@ class Chart(unittest.TestCase):
 
     def test_proxy_and_canary_are_placed_as_the_values_say(self):
         given = [
-            "--set", "priorityClassName=ours,tolerations[0].key=a,tolerations[0].operator=Exists",
+            "--set", "priorityClassName=ours,canary.priorityClassName=its,tolerations[0].key=a,tolerations[0].operator=Exists",
             "--set", "podAnnotations.ours=yes", "--set", "redirect.resources.limits.cpu=60m,canary.resources.limits.cpu=20m",
         ]  # fmt: skip
         limits = {}
-        for name in ("gce-metadata-proxy", "gce-metadata-proxy-canary"):
+        for name, priority in [("gce-metadata-proxy", "ours"), ("gce-metadata-proxy-canary", "its")]:
             template = rendered.daemonset(rendered.helm(*given), name)["spec"]["template"]
             with self.subTest(name):
                 self.assertEqual(template["metadata"]["annotations"]["ours"], "yes")
-                self.assertEqual(template["spec"]["priorityClassName"], "ours")
+                self.assertEqual(template["spec"]["priorityClassName"], priority)
                 self.assertEqual(template["spec"]["tolerations"], [{"key": "a", "operator": "Exists"}])
             limits |= {one["name"]: one["resources"]["limits"]["cpu"] for one in template["spec"]["containers"]}
         self.assertEqual(limits, {"proxy": "100m", "redirect": "60m", "canary": "20m"})
         none = self.pod("--set", "priorityClassName=,tolerations=null")
         self.assertFalse({"priorityClassName", "tolerations"} & set(none))
+
+    def test_an_update_begins_on_as_many_nodes_as_the_values_say(self):
+        for given, wanted in [([], "10%"), (["--set", "maxSurge=1"], 1), (["--set", "maxSurge=100%"], "100%")]:
+            with self.subTest(given):
+                strategy = rendered.daemonset(rendered.helm(*given))["spec"]["updateStrategy"]
+                self.assertEqual(strategy["rollingUpdate"], {"maxSurge": wanted, "maxUnavailable": 0})
 
     def test_another_port_is_known_to_all_who_need_it(self):
         ports = "port=888,metricsPort=1989,canary.metricsPort=9999,podMonitor.enabled=true,redirect.startupTaint=t"
@@ -303,6 +309,7 @@ class Chart(unittest.TestCase):
             ("redirect.enabled=false", ["need the proxy", at_boot, second]),
             ("redirect.enabled=false,canary.enabled=false,redirect.remove=true", ["helm uninstall removes the rest"]),
             ("identity.enabled=true,identity.workloadIdentityProvider=none", ["identity doctor", "new pods then get 503"]),
+            ("podMonitor.enabled=true", ["MetadataProxyRedirectFlushed", "--set redirect.metricsAddr=0.0.0.0:1990", "BEFORE helm uninstall"]),
             ("image.repository=r.example/p,image.tag=v1", ["--image=r.example/p:v1 ", '"nodeName": "NODE"', "-c proxy -- /gce-metadata-proxy status"]),
         ]:
             text = notes(given)

@@ -82,18 +82,25 @@ class Editing(unittest.TestCase):
             if "components/observability" not in text:
                 continue
             tried += 1
-            file.write_text(text.replace("# - ../../components/observability", "- ../../components/observability"))
+            file.write_text(re.sub(r"# (- \.\./\.\./components/(observability|redirect-metrics))", r"\1", text))
             objects = rendered.objects(rendered.run("kubectl", "kustomize", file.parent))
             file.write_text(text)
+            served = []
             for name in ("gce-metadata-proxy", "gce-metadata-proxy-canary"):
-                args = rendered.daemonset(objects, name)["spec"]["template"]["spec"]["containers"][0]["args"]
-                [port] = [arg.rsplit(":", 1)[1] for arg in args if arg.startswith("--metrics-addr=0.0.0.0:")]
-                self.assertEqual(len([arg for arg in args if arg.startswith("--metrics-addr=")]), 1, args)
+                ports = {}
+                for container in rendered.daemonset(objects, name)["spec"]["template"]["spec"]["containers"]:
+                    addresses = [arg for arg in container["args"] if re.match("--(keeper-)?metrics-addr=", arg)]
+                    self.assertEqual(len(addresses), 1, container)
+                    ports[container["name"]] = re.fullmatch(r"[-a-z]+=0\.0\.0\.0:(\d+)", addresses[0]).group(1)
                 [monitor] = [one for one in objects if (one["kind"], one["metadata"]["name"]) == ("PodMonitor", name)]
-                [endpoint] = monitor["spec"]["podMetricsEndpoints"]
-                scraped = [rule["replacement"] for rule in endpoint["relabelings"] if "replacement" in rule]
+                scraped = {
+                    endpoint["relabelings"][0]["regex"]: [rule["replacement"] for rule in endpoint["relabelings"] if "replacement" in rule]
+                    for endpoint in monitor["spec"]["podMetricsEndpoints"]
+                }
+                served += ports
                 with self.subTest(file.parent.name, of=name):
-                    self.assertEqual(scraped, [f"$1:{port}", f"[$1]:{port}"])
+                    self.assertEqual(scraped, {one: [f"$1:{port}", f"[$1]:{port}"] for one, port in ports.items()})
+            self.assertEqual("redirect" in served, "components/redirect\n" in text)
         self.assertGreater(tried, 3)
 
     def test_a_label_for_prometheus_changes_no_pod(self):
@@ -110,6 +117,21 @@ class Editing(unittest.TestCase):
         for name in ("gce-metadata-proxy", "gce-metadata-proxy-canary"):
             before, after = (rendered.daemonset(found[is_plain], name)["spec"] for is_plain in (True, False))
             self.assertEqual(before, after)
+
+    def test_an_update_can_begin_on_one_node(self):
+        blocks = re.findall(r"```yaml\n(.*?)```", (rendered.DEPLOY.parent / "docs/upgrade.md").read_text(), re.DOTALL)
+        [patch] = [block for block in blocks if "maxSurge" in block]
+        tried = 0
+        for file in self.deploy.glob("overlays/*/kustomization.yaml"):
+            if "\npatches:" in file.read_text() or "../../base" not in file.read_text():
+                continue
+            tried += 1
+            file.write_text(file.read_text() + patch)
+            objects = rendered.objects(rendered.run("kubectl", "kustomize", file.parent))
+            with self.subTest(file.parent.name):
+                strategy = rendered.daemonset(objects)["spec"]["updateStrategy"]
+                self.assertEqual(strategy["rollingUpdate"], {"maxSurge": 1, "maxUnavailable": 0})
+        self.assertGreater(tried, 2)
 
     def name_of_policy(self, folder):
         """The name of the only policy that a folder gives, which the proxy has to use."""

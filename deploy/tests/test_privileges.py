@@ -12,8 +12,8 @@ REDIRECT = POD | {"runAsUser: 0", "NET_ADMIN"}
 IDENTITY = PROXY | {"the node's /proc", "a writable mount"}
 ACCOUNT = IDENTITY | {"a token of its account"}
 DOCTOR = {"hostNetwork", "toleration of everything", "runAsUser: 0", "the node's /proc", "a writable mount"}
-# A pod like any other, which is never evicted.
-CANARY = {"priorityClassName", "toleration of everything"}
+# A pod like any other, on nodes with any taint. It evicts nobody.
+CANARY = {"toleration of everything"}
 KUBELET = IDENTITY | {"the node's /etc/kubernetes/kubelet.conf", "the node's /var/lib/kubelet/pki"}
 PRIVILEGES = {
     ("base", "proxy"): PROXY,
@@ -370,7 +370,7 @@ class Privileges(unittest.TestCase):
             seen += 1
             proxy, canary = pods["gce-metadata-proxy"]["spec"], pods["gce-metadata-proxy-canary"]["spec"]
             with self.subTest(where):
-                for field in ("tolerations", "priorityClassName", "nodeSelector", "affinity"):
+                for field in ("tolerations", "nodeSelector", "affinity"):
                     self.assertEqual(canary.get(field), proxy.get(field), field)
                 # Not the account that the proxy's rights are bound to, nor the proxy's DNS.
                 self.assertLessEqual({"serviceAccountName", "dnsPolicy", "volumes"} & canary.keys(), set())

@@ -16,7 +16,7 @@ import yaml
 import rendered
 
 # All that has metrics.
-CHART = ["--values", rendered.TESTS / "everything" / "values.yaml", "--set", "redirect.metricsAddr=0.0.0.0:1990"]
+CHART = rendered.CHARTS["tests/everything"]
 REMOVAL = ["--set", "podMonitor.enabled=true,redirect.enabled=false,redirect.remove=true,canary.enabled=false"]
 PROXY, REDIRECT, CANARY = ("proxy", "10.0.0.7:989"), ("redirect", "10.0.0.7:1990"), ("canary", "10.0.0.7:8989")
 
@@ -24,7 +24,7 @@ PROXY, REDIRECT, CANARY = ("proxy", "10.0.0.7:989"), ("redirect", "10.0.0.7:1990
 class Targets(unittest.TestCase):
     def test_each_pod_is_scraped_once_and_its_job_is_one_that_the_rules_know(self):
         for where, objects, wanted in [
-            ("tests/everything", rendered.kustomize("tests/everything"), [CANARY, PROXY]),
+            ("tests/everything", rendered.kustomize("tests/everything"), [CANARY, PROXY, REDIRECT]),
             ("chart", rendered.helm(*CHART), [CANARY, PROXY, REDIRECT]),
             # An init container is discovered as well.
             ("chart, removal", rendered.helm(*REMOVAL), [PROXY]),
@@ -40,7 +40,7 @@ class Targets(unittest.TestCase):
         for where, objects in [("tests/everything", rendered.kustomize("tests/everything")), ("chart", rendered.helm(*CHART))]:
             with self.subTest(where):
                 found = {labels["instance"] for labels in targets(objects, "fd00::7")}
-                self.assertTrue({"[fd00::7]:989", "[fd00::7]:8989"} <= found <= {f"[fd00::7]:{port}" for port in (989, 1990, 8989)}, found)
+                self.assertEqual(found, {f"[fd00::7]:{port}" for port in (989, 1990, 8989)})
 
 
 def jobs_of_the_rules():

@@ -269,10 +269,18 @@ class Publishing(unittest.TestCase):
         self.assertIn("no registry", done.stderr)
 
     def test_notes_are_the_changelogs_for_the_tag_of_this_version(self):
-        notes = SOURCE / "deploy/release/notes"
-        self.assertIn("The first release.", rendered.run(notes, "v0.1.0"))
+        place = FOLDER / "of-notes"
+        notes, changelog = place / "deploy/release/notes", place / "CHANGELOG.md"
+        notes.parent.mkdir(parents=True)
+        shutil.copy(SOURCE / "deploy/release/notes", notes)
+        shutil.copy(SOURCE / "Cargo.toml", place)
+        others = "# Changelog\n\n## Unreleased\n- Later.\n\n## 0.0.9\n- Before.\n"
+        changelog.write_text(others.replace("## 0.0.9", "## 0.1.0\n- Now.\n\n## 0.0.9"))
+        self.assertEqual(rendered.run(notes, "v0.1.0").strip(), "- Now.")
         for tag in ["v9.9.9", "0.1.0"]:
             self.assertEqual(subprocess.run([notes, tag], capture_output=True, check=False).returncode, 1, tag)
+        changelog.write_text(others)
+        self.assertEqual(subprocess.run([notes, "v0.1.0"], capture_output=True, check=False).returncode, 1)
 
 
 class Workflows(unittest.TestCase):

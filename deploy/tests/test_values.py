@@ -113,6 +113,10 @@ class Values(unittest.TestCase):
             "volumes[0].emptyDir.medium=Memory",
             "env={HTTPS_PROXY=x}",
             "identity.workloadIdentityProvider=no",
+            "maxSurge=0",
+            "maxSurge=0%",
+            "maxSurge=101%",
+            "maxSurge=few",
             "prometheusRule.runbookUrl=page#anchor",
         ]:
             with self.subTest(mistake), self.assertRaisesRegex(AssertionError, "schema"):
@@ -207,7 +211,7 @@ class Values(unittest.TestCase):
         for running, wanted in [
             (daemonset(old, done), "the pods that run still keep the rules"),
             (daemonset(new, done), None),
-            (daemonset(new, half), "may still keep the rules: 9 of 10 nodes have a new one"),
+            (daemonset(new, half), "may still keep the rules: 9 of 10 nodes have a new one.* kubectl delete node NAME"),
             (daemonset(new, none), "may still keep the rules: 0 of 10 nodes"),
             # Accepted, and not yet seen by the controller.
             (daemonset(new, done | {"observedGeneration": 1}), "may still keep the rules"),

@@ -30,8 +30,9 @@ const KUBECTL: [&str; 19] = [
 ];
 
 /// Flags of kubectl without a value, and flags whose value can be anything.
-const KUBECTL_SWITCHES: [&str; 5] = ["--rm", "-i", "-it", "--force", "--previous"];
-const KUBECTL_VALUES: [&str; 7] = ["--dry-run", "-o", "--output", "--profile", "--raw", "--restart", "--selector"];
+const KUBECTL_SWITCHES: [&str; 6] = ["-A", "--rm", "-i", "-it", "--force", "--previous"];
+const KUBECTL_VALUES: [&str; 8] =
+    ["--dry-run", "--field-selector", "-o", "--output", "--profile", "--raw", "--restart", "--selector"];
 
 /// Likewise of helm.
 const HELM_SWITCHES: [&str; 2] = ["--install", "--reset-then-reuse-values"];

@@ -118,7 +118,8 @@ yes
 {{- end -}}
 {{- end -}}
 {{- /* The template above is of the first step as soon as that is accepted; the status says how far it is. `updatedNumberScheduled`
-counts nodes without an old pod. A node that is down does not matter once it has the new one, so availability is not asked for. */}}
+judges each node by its oldest pod. On a machine that is gone, that is the old one until the Node object is deleted. Availability is not
+asked for: a new pod keeps no rules, ready or not. */}}
 {{- $isBegun := false -}}
 {{- range (dig "spec" "template" "spec" "initContainers" list $running) -}}
 {{- $isBegun = or $isBegun (eq .name "redirect-remove") -}}
@@ -127,7 +128,7 @@ counts nodes without an old pod. A node that is down does not matter once it has
 {{- $updated := int (dig "status" "updatedNumberScheduled" 0 $running) -}}
 {{- $wanted := int (dig "status" "desiredNumberScheduled" 0 $running) -}}
 {{- if or (lt $updated $wanted) (lt (int (dig "status" "observedGeneration" 0 $running)) (int $running.metadata.generation)) -}}
-{{- fail (printf "redirect.remove=true is the second of two steps, and pods of before the first may still keep the rules: %d of %d nodes have a new one. Wait: kubectl -n %s rollout status daemonset/gce-metadata-proxy" $updated $wanted .Release.Namespace) -}}
+{{- fail (printf "redirect.remove=true is the second of two steps, and pods of before the first may still keep the rules: %d of %d nodes have a new one. Wait: kubectl -n %s rollout status daemonset/gce-metadata-proxy. A machine that is gone counts until its node is deleted: kubectl delete node NAME" $updated $wanted .Release.Namespace) -}}
 {{- end -}}
 {{- end -}}
 {{- end }}

@@ -6,12 +6,8 @@ image: {{ (index . 1).repository }}:{{ (index . 1).tag | default (index . 0).Cha
 imagePullPolicy: {{ (index . 0).Values.image.pullPolicy }}
 {{- end }}
 
-{{/* Where pods go, and what goes first. */}}
+{{/* Where pods go. */}}
 {{- define "placement" -}}
-{{- with .Values.priorityClassName }}
-# Before other pods, and evicted after them: without the proxy they have no metadata.
-priorityClassName: {{ . }}
-{{- end }}
 {{- with .Values.tolerations }}
 tolerations:
   {{- toYaml . | nindent 2 }}
