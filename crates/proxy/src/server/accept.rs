@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use tokio::net::TcpStream;
 use tokio::task::yield_now;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::Drain;
 use super::activity::Activity;
@@ -106,10 +106,16 @@ where
                 pause().await;
             }
         }
-        let end = Instant::now() + QUEUE_DRAIN_TIMEOUT;
-        while let Some((stream, peer)) = door.next_in_queue(end).await {
-            self.take(stream, peer, &mut patience).await;
-        }
+        let drained = async {
+            while let Some((stream, peer)) = door.next_in_queue().await {
+                self.take(stream, peer, &mut patience).await;
+                // Otherwise a client that keeps the queue full would be served until it stops: the timeout below is looked at
+                // only between polls.
+                pause().await;
+            }
+        };
+        // What is left in the queue is reset by the close of the listener, and may ask the next process.
+        let _ = timeout(QUEUE_DRAIN_TIMEOUT, drained).await;
     }
 
     async fn take(&self, stream: TcpStream, peer: SocketAddr, patience: &mut Patience) {
@@ -185,4 +191,38 @@ async fn pause() {
         Poll::Pending
     })
     .await;
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::ready;
+    use std::net::{Ipv4Addr, TcpStream};
+
+    use bytes::Bytes;
+    use http_body_util::Empty;
+
+    use super::*;
+    use crate::server::{Payload, TIMEOUTS, bind};
+
+    /// A newcomer that finds no place is the slowest to take.
+    #[tokio::test(start_paused = true)]
+    async fn newcomers_do_not_delay_the_end_however_long_they_take() {
+        let door = bind((Ipv4Addr::LOCALHOST, 0).into(), false).expect("a port");
+        let _newcomer = TcpStream::connect(door.local_addr().expect("bound")).expect("it listens");
+        let stacks = |_: Arrival| {
+            tower::service_fn(|_: http::Request<Payload>| ready(Ok(http::Response::new(Empty::<Bytes>::new()))))
+        };
+        let server = Server {
+            stacks: Arc::new(stacks),
+            timeouts: TIMEOUTS,
+            connections: Connections::of_operators(0),
+            drain: Drain::default(),
+            reads_interfaces: false,
+            bodies: None,
+        };
+        server.drain.close_doors();
+        let began = Instant::now();
+        server.run(0, door).await;
+        assert_eq!(began.elapsed(), QUEUE_DRAIN_TIMEOUT, "not until its patience ends");
+    }
 }
