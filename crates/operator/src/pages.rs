@@ -58,8 +58,7 @@ pub fn bind(addr: SocketAddr, share: bool, flag: &'static str) -> Result<Door, L
 
 /// A server for operators. Its connections and requests are counted separately from those of pods.
 pub fn server<N>(stacks: N, drain: Drain) -> Server<N> {
-    let connections =
-        Connections::new(MAX_ADMIN_CONNECTIONS, usize::MAX, Arc::default(), Arc::default(), &Registry::default());
+    let connections = Connections::of_operators(MAX_ADMIN_CONNECTIONS);
     Server { stacks: Arc::new(stacks), timeouts: TIMEOUTS, connections, drain, reads_interfaces: false, bodies: None }
 }
 

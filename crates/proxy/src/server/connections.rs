@@ -143,17 +143,29 @@ impl Connections {
         shedding: Arc<Shedding>,
         registry: &Registry,
     ) -> Arc<Self> {
-        let connections = Arc::new(Self {
-            open: Mutex::new(Open::new(limit, bytes)),
+        let connections = Self::with(Open::new(limit, bytes, NEWCOMER_PROTECTION), pressure, shedding, registry);
+        connections.observe(registry);
+        connections
+    }
+
+    /// Limits the number of connections of operators, which are counted nowhere. A client that holds nothing else replaces the
+    /// connection that is idle for longest, however short that is: each address in the cluster may hold one, and the kubelet
+    /// ends a process whose probe gets none.
+    pub fn of_operators(limit: usize) -> Arc<Self> {
+        let open = Open::new(limit, usize::MAX, Duration::ZERO);
+        Self::with(open, Arc::default(), Arc::default(), &Registry::default())
+    }
+
+    fn with(open: Open, pressure: Arc<Pressure>, shedding: Arc<Shedding>, registry: &Registry) -> Arc<Self> {
+        Arc::new(Self {
+            open: Mutex::new(open),
             is_crowded: false.into(),
             is_pressed: false.into(),
             pressure,
             metrics: ConnectionMetrics::new(registry),
             turns: Turns::new(Arc::clone(&shedding)),
             shedding,
-        });
-        connections.observe(registry);
-        connections
+        })
     }
 
     /// Registers gauges of the connections' total charge and its limit.
@@ -330,7 +342,7 @@ impl Connections {
                 WaitFor::Silence if is_young => true,
                 _ if is_young => return Made::None,
                 WaitFor::Silence if takes || !victim.is_useless => victim.since > open.read_until,
-                WaitFor::Silence => victim.since + NEWCOMER_PROTECTION > open.read_until,
+                WaitFor::Silence => victim.since + open.protection > open.read_until,
                 WaitFor::Reading => victim.since > open.read_until && open.read_until.elapsed() > MIN_READING_INTERVAL,
                 WaitFor::Nothing => false,
             };

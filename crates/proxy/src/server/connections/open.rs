@@ -31,6 +31,8 @@ pub(super) struct Open {
     pub(super) turned_away: TurnedAway,
     /// Bytes that arrived before this time have been read ([`Connections::meanwhile`](super::Connections::meanwhile)).
     pub(super) read_until: Instant,
+    /// Time for which a connection that makes progress is not closed for a client that holds nothing else.
+    pub(super) protection: Duration,
 }
 
 #[derive(Debug)]
@@ -108,7 +110,7 @@ impl Connection {
 
 impl Open {
     /// Limits the number of connections and their total charge in bytes.
-    pub(super) fn new(limit: usize, bytes: usize) -> Self {
+    pub(super) fn new(limit: usize, bytes: usize, protection: Duration) -> Self {
         Self {
             next: 0,
             connections: HashMap::new(),
@@ -116,6 +118,7 @@ impl Open {
             memory: Shares::new(bytes),
             turned_away: TurnedAway::default(),
             read_until: Instant::now(),
+            protection,
         }
     }
 
@@ -195,8 +198,10 @@ impl Open {
     /// A connection that was silent for less than a second may be between two requests, or its request may be unread.
     pub(super) fn victim_among_equals(&self, asks: Asks) -> Option<Victim> {
         let useless = self.useless_but(asks.number(), None);
-        let useless = useless.filter(|victim| victim.since.elapsed() >= NEWCOMER_PROTECTION);
-        if useless.is_some() || !self.holds_nothing_else(asks) {
+        let holds_nothing_else = self.holds_nothing_else(asks);
+        let protection = if holds_nothing_else { self.protection } else { NEWCOMER_PROTECTION };
+        let useless = useless.filter(|victim| victim.since.elapsed() >= protection);
+        if useless.is_some() || !holds_nothing_else {
             return useless;
         }
         let oldest = self.oldest(|connection| {

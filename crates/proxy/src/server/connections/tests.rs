@@ -229,3 +229,28 @@ async fn a_released_place_is_free() {
     assert!(arrive(&connections, 1).is_some());
     assert_eq!(connections.weight().0, 0);
 }
+
+#[tokio::test(start_paused = true)]
+async fn operators_are_not_locked_out_by_addresses_that_hold_a_connection_each() {
+    let connections = Connections::of_operators(2);
+    let longest = arrive(&connections, 1).expect("room");
+    sleep(Duration::from_millis(1)).await;
+    let asked = arrive(&connections, 2).expect("room");
+    let _answer = asked.activity.answering();
+    assert!(arrive(&connections, 2).is_none(), "it holds one");
+    let kubelet = arrive(&connections, 3).expect("another gives way");
+    assert!(was_aborted(&longest).await, "idle for longest, and for less than a second");
+    assert!(!was_aborted(&asked).await && !was_aborted(&kubelet).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_older_connections_of_the_address_are_cut() {
+    let connections = room_for(8);
+    let (old, neighbour) = (arrive(&connections, 1).expect("room"), arrive(&connections, 2).expect("room"));
+    sleep(Duration::from_secs(1)).await;
+    let change = BootTime::now();
+    sleep(Duration::from_secs(1)).await;
+    let new = arrive(&connections, 1).expect("room");
+    assert_eq!(connections.cut_from(pod(1).ip(), change), 1);
+    assert!(was_aborted(&old).await && !was_aborted(&neighbour).await && !was_aborted(&new).await);
+}
