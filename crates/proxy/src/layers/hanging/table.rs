@@ -4,14 +4,20 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::task::AbortHandle;
+use tokio::time::Instant;
 
 use super::result::WatchResult;
 use crate::error::{Error, Overload};
 use crate::shares::{self, Client, Shares};
 use crate::single_flight::Publisher;
 use protocol::metadata::Method;
+
+/// Age from which a watch gives way to a client that has none, although its holder has no more than others. Where more
+/// clients watch than there are watches, each has its turn, and none is ended more often than that.
+pub(super) const TURN: Duration = Duration::from_secs(10);
 
 /// The active watches.
 #[derive(Debug)]
@@ -44,6 +50,7 @@ pub(super) struct Watch {
     watchers: Shares,
     pub(super) publisher: Arc<Publisher<WatchResult>>,
     task: AbortHandle,
+    began: Instant,
 }
 
 impl WatchTable {
@@ -57,21 +64,25 @@ impl WatchTable {
         self.last_number
     }
 
-    /// Ends another client's watch if the table is full and this client has clearly fewer.
+    /// Ends another client's watch if the table is full and this client has clearly fewer, or none.
     pub(super) fn make_room_for(&mut self, client: Client) -> Result<(), Overload> {
         match self.shares.room_for(client, 1) {
             shares::Availability::Free => Ok(()),
-            shares::Availability::From(largest) => self.end_one_of(largest),
+            shares::Availability::From(largest) => self.end_one(|watch| watch.holder == largest),
+            // Otherwise a pod with as many addresses as there are watches could keep all of them.
+            shares::Availability::None if self.shares.held_by(client) == 0 => {
+                self.end_one(|watch| watch.watchers.holders() <= 1 && watch.began.elapsed() >= TURN)
+            }
             // If clients could replace their own watches, a client with too many would replace them forever.
             shares::Availability::FromItself | shares::Availability::None => Err(Overload::Hanging),
         }
     }
 
-    /// Ends the watch of the largest holder that the fewest clients wait for, the oldest of them. It ends also if several wait
-    /// for it: two addresses of a pod could otherwise hold all watches for ever.
-    fn end_one_of(&mut self, largest: Client) -> Result<(), Overload> {
-        let of_largest = self.watches.iter().filter(|(_, watch)| watch.holder == largest);
-        let fewest = of_largest.min_by_key(|(_, watch)| (watch.watchers.holders(), watch.number));
+    /// Ends that of these watches that the fewest clients wait for, the oldest of them. One of the largest holder ends also if
+    /// several wait for it: two addresses of a pod could otherwise hold all watches for ever.
+    fn end_one(&mut self, may_end: impl Fn(&Watch) -> bool) -> Result<(), Overload> {
+        let ending = self.watches.iter().filter(|(_, watch)| may_end(watch));
+        let fewest = ending.min_by_key(|(_, watch)| (watch.watchers.holders(), watch.number));
         let (key, _) = fewest.ok_or(Overload::Hanging)?;
         self.end(&Arc::clone(key), Overload::HangingGaveWay.into());
         Ok(())
@@ -112,7 +123,8 @@ impl WatchTable {
     ) {
         self.shares.take(holder, 1);
         let watchers = Shares::new(usize::MAX);
-        self.watches.insert(key, Watch { number, holder, watchers, publisher, task });
+        let began = Instant::now();
+        self.watches.insert(key, Watch { number, holder, watchers, publisher, task, began });
     }
 
     pub(super) fn remove(&mut self, key: &Key) -> Option<Watch> {

@@ -215,6 +215,22 @@ async fn two_addresses_that_share_all_watches_leave_others_their_share() {
     assert_eq!((server.waiting.load(Relaxed), watches.count()), (4, 4));
 }
 
+#[tokio::test(start_paused = true)]
+async fn as_many_addresses_as_there_are_watches_do_not_keep_them() {
+    let (server, watches) = start(3);
+    let hostile = [(1, 0), (2, 1), (3, 2)].map(|(pod, number)| ask_from(pod, &server, &watches, &another(number)));
+    let shares = ask_from(4, &server, &watches, &another(0));
+    settle().await;
+    assert_eq!(ended(ask_from(5, &server, &watches, &another(3))).await, Overload::Hanging, "they are young");
+    let newcomer = ask_from(5, &server, &watches, &another(3));
+    let [shared, oldest, younger] = hostile;
+    settle().await;
+    assert!(oldest.is_finished());
+    assert_eq!(ended(oldest).await, Overload::HangingGaveWay, "the oldest that one client waits for");
+    assert_eq!(ended(ask_from(5, &server, &watches, &another(4))).await, Overload::Hanging, "it has one");
+    assert!([newcomer, shared, shares, younger].iter().all(|watcher| !watcher.is_finished()));
+}
+
 /// Three watches that this ends.
 async fn all_ended_by(end: fn(&Watches)) -> (Arc<Server>, Arc<Watches>) {
     let (server, watches) = start(3);
@@ -380,4 +396,23 @@ async fn a_client_that_has_left_is_not_charged_for_what_others_read() {
         settle().await;
         assert_eq!(waiting.each_ref().map(JoinHandle::is_finished), [!leaves, leaves], "the first left: {leaves}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_head_and_a_get_do_not_share_a_watch() {
+    let (server, watches) = start(8);
+    let _get = ask(&server, &watches, ZONE);
+    settle().await;
+    let for_head = Arc::clone(&server);
+    let inner = service_fn(move |_: Box<Request>| {
+        for_head.asked.fetch_add(1, Relaxed);
+        std::future::pending::<Result<Response<Body>, Error>>()
+    });
+    let (path, query) = ZONE.split_once('?').expect("a query");
+    let query = Query::parse(Some(query)).expect("a query");
+    let own = Request::own(Endpoint::Leaf, path, query, Principal::Node);
+    let head = Request { peer: Some(peer(2)), method: protocol::metadata::Method::Head, ..own };
+    let _head = tokio::spawn(layer(&watches).layer(inner).oneshot(head.into()));
+    settle().await;
+    assert_eq!(server.asked.load(Relaxed), 2);
 }

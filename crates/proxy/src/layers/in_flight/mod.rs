@@ -43,8 +43,8 @@
 //! may have all seats.
 //!
 //! So a pod within its share is served as long as seats are released, whatever other pods do. It is refused after the
-//! wait if the upstream hangs and no seat is released. Pods on the host network share the node's address, and therefore
-//! one share.
+//! wait if the upstream hangs and no seat is released. Pods on the host network share the node's addresses. A
+//! process there may also send from any address of 127.0.0.0/8, each of which is a client with a share.
 //!
 //! # How requests are refused
 //!
