@@ -176,7 +176,9 @@ mod tests {
             "[::ffff:127.0.0.1]:1".parse().expect("an address"),
             ([10, 0, 0, 9], 1).into(),
         );
-        for (method, path) in [(Method::GET, "/statusz"), (Method::HEAD, "/flagz"), (Method::PUT, "/loglevel")] {
+        for (method, path) in
+            [(Method::GET, "/statusz"), (Method::GET, "/whois"), (Method::HEAD, "/flagz"), (Method::PUT, "/loglevel")]
+        {
             assert!(is_for(&method, path, here) && is_for(&method, path, mapped), "{path}");
             assert!(!is_for(&method, path, pod), "{path}");
         }

@@ -136,4 +136,18 @@ mod tests {
         let (lasted, seen) = minute.since_oldest(after(65), tally());
         assert_eq!((lasted.as_secs(), seen.sheds(), seen.refused), (55, vec![(Shed::Tokens, 1)], 0));
     }
+
+    #[test]
+    fn each_reason_is_tallied() {
+        let (shedding, requests) = (Shedding::default(), Requests::default());
+        let before = Tally::of(&requests, &shedding);
+        for reason in ["unidentified", "exchange_sts", "account_refused"] {
+            requests.refused(reason);
+        }
+        let seen = Tally::of(&requests, &shedding);
+        let now = seen.clone() - before;
+        assert_eq!((now.unidentified, now.no_token, now.account_refused), (1, 1, 1));
+        let later = Tally::of(&requests, &shedding) - seen;
+        assert_eq!((later.unidentified, later.no_token, later.account_refused, later.panics), (0, 0, 0, 0));
+    }
 }

@@ -259,8 +259,10 @@ mod tests {
 
     #[test]
     fn the_choice_overrides_recursive_reads() {
-        let choice = Choice { source: Source::parse("compat"), recursive: Some(Recursive::Redact) };
-        assert_eq!(choice.load().expect("built in").recursive(), Recursive::Redact);
+        for recursive in [Recursive::Redact, Recursive::Refuse] {
+            let choice = Choice { source: Source::parse("compat"), recursive: Some(recursive) };
+            assert_eq!(choice.load().expect("built in").recursive(), recursive);
+        }
     }
 
     #[test]

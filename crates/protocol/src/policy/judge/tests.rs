@@ -360,3 +360,33 @@ fn a_pods_own_account_is_not_the_nodes() {
         }
     }
 }
+
+fn extending(rest: &str) -> Policy {
+    let head = "apiVersion: gce-metadata-proxy/v1\nkind: ConcealmentPolicy\nname: mine\nversion: '1'\n";
+    Choice::default().compile(&format!("{head}{rest}")).expect("a policy")
+}
+
+#[test]
+fn what_a_policy_sets_precedes_what_it_extends() {
+    let own = extending("extends: compat\ntrees: [v1]\nanswer: 404\nunmatched: conceal\nrecursive: refuse\n");
+    assert_eq!(by(&own, "/computeMetadata/v1/instance/attributes/mine"), Verdict::Conceal(404));
+    assert_eq!(by(&own, "/computeMetadata/v1beta1/instance/zone"), Verdict::Conceal(404));
+    assert_eq!(by(&own, "/computeMetadata/v1/instance/?recursive=true"), Verdict::Conceal(404));
+}
+
+#[test]
+fn a_method_that_the_policy_does_not_name_is_concealed() {
+    let own = extending("extends: compat\nmethods: [GET]\n");
+    let zone = request("/computeMetadata/v1/instance/zone");
+    assert!(matches!(own.judge(&zone), Decision::Allow));
+    let head = Request { method: crate::metadata::Method::Head, ..zone };
+    assert!(matches!(own.judge(&head), Decision::Conceal(Cause::Method(_))));
+}
+
+#[test]
+fn a_rules_answer_precedes_the_policys() {
+    let own = extending(
+        "extends: compat\nrules:\n  - paths: [instance/id]\n    verdict: conceal\n    reason: x\n    answer: 404\n",
+    );
+    assert_eq!(by(&own, "/computeMetadata/v1/instance/id"), Verdict::Conceal(404));
+}

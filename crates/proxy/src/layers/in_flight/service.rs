@@ -340,6 +340,41 @@ mod tests {
         assert!(other.await.expect("no panic").is_ok());
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn what_waits_counts_for_the_share_of_its_client() {
+        let stage = stage(4, |_| false);
+        let _all = [stage.ask(1), stage.ask(1), stage.ask(1), stage.ask(1)];
+        settle().await;
+        let _wait = [stage.ask(2), stage.ask(2)];
+        settle().await;
+        let began = Instant::now();
+        assert!(is_refused(stage.ask(2)).await);
+        assert_eq!(began.elapsed(), Duration::ZERO);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn unread_answers_are_looked_for_in_a_second_overload_too() {
+        let searches = Arc::new(AtomicUsize::new(0));
+        let counted = Arc::clone(&searches);
+        let stage = stage(1, move |_| {
+            counted.fetch_add(1, Relaxed);
+            true
+        });
+        for _ in 0..2 {
+            let before = searches.load(Relaxed);
+            let only = stage.ask(1);
+            settle().await;
+            let other = stage.ask(2);
+            sleep(SEARCH_INTERVAL * 3).await;
+            let searched = searches.load(Relaxed) - before;
+            assert!(searched >= 3, "{searched}");
+            only.abort();
+            settle().await;
+            other.abort();
+            sleep(SEARCH_INTERVAL * 2).await;
+        }
+    }
+
     #[tokio::test]
     async fn a_request_that_waits_for_a_seat_does_not_keep_the_read_buffer() {
         let seats = Seats::new(1);

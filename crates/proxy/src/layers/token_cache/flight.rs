@@ -125,7 +125,11 @@ impl<T: TokenSource> Keeper<T> {
         loop {
             tokio::select! {
                 biased;
-                () = self.entry.evicted.notified() => return None,
+                () = self.entry.evicted.notified() => {
+                    // For `wait`: the proxy's own entries go on without a flight.
+                    self.entry.evicted.notify_one();
+                    return None;
+                }
                 landed = &mut flown => return landed,
                 () = self.expiry() => {}
             }

@@ -176,3 +176,43 @@ async fn identity_tokens_are_cached_for_a_minute_and_not_refreshed() {
     assert_ne!(cache.ask(&format!("{IDENTITY}x")).await, first);
     assert_eq!(server.fetches(), 3);
 }
+
+#[tokio::test(start_paused = true)]
+async fn only_the_tokens_of_the_principal_are_forgotten() {
+    let server = Server::new();
+    let cache = Cache::new(&server);
+    cache.token(TOKEN).await;
+    let of = |id| {
+        let mut key = TokenKey::default_account();
+        key.principal = Principal::Workload(WorkloadId(id));
+        key
+    };
+    for id in [1, 2] {
+        cache.tokens.warm(of(id)).await.expect("a token");
+    }
+    assert_eq!(cache.entries(), 3);
+    cache.store.forget_all_of(Principal::Workload(WorkloadId(1)));
+    server.set(Mode::Closes);
+    assert_eq!(cache.entries(), 2);
+    cache.token(TOKEN).await;
+    assert!(cache.tokens.warm(of(2)).await.is_ok());
+    assert!(cache.tokens.warm(of(1)).await.is_err());
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_keeper_of_a_forgotten_token_ends_during_a_flight_too() {
+    let server = Server::new();
+    server.set(Mode::Hangs);
+    let cache = Cache::new(&server);
+    let mut key = TokenKey::default_account();
+    key.principal = Principal::Workload(WorkloadId(1));
+    let principal = key.principal;
+    let _told = tokio::join!(cache.tokens.warm(key), async {
+        sleep(Duration::from_secs(1)).await;
+        cache.store.forget_all_of(principal);
+    });
+    assert_eq!((cache.entries(), server.fetches()), (0, 1));
+    server.set(Mode::Gives);
+    sleep(60 * MINUTE).await;
+    assert_eq!(server.fetches(), 1);
+}

@@ -106,3 +106,13 @@ async fn what_is_bound_to_a_certificate_is_not_handed_over() {
     bound.known.send_modify(|known| known.token = token);
     assert_eq!((cache.entries(), sent(&cache).len()), (2, 1));
 }
+
+#[tokio::test(start_paused = true)]
+async fn what_was_taken_over_is_charged_to_the_same_client() {
+    let server = Server::new();
+    let (before, after) = (Cache::new(&server), Cache::new(&server));
+    before.token(&scoped("a")).await;
+    assert_eq!(take(&after, &sent(&before)[0]), Ok(()));
+    assert!(before.store.bytes().0 > 0);
+    assert_eq!(after.store.bytes(), before.store.bytes());
+}
