@@ -184,14 +184,14 @@ fn read(file: &File) -> Option<u64> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::fs;
     use std::path::PathBuf;
 
     use super::*;
 
     /// Creates the files of a control group.
-    fn group(name: &str, version: Version, files: &[(&str, &str)]) -> (PathBuf, Pressure) {
+    pub(crate) fn group(name: &str, version: Version, files: &[(&str, &str)]) -> (PathBuf, Pressure) {
         let folder = std::env::temp_dir().join(format!("metadata-proxy-{}-memory-{name}", std::process::id()));
         fs::create_dir_all(&folder).expect("a temporary folder");
         for (file, text) in files {

@@ -196,6 +196,7 @@ async fn pause() {
 #[cfg(test)]
 mod tests {
     use std::future::ready;
+    use std::io::{Read, Write};
     use std::net::{Ipv4Addr, TcpStream};
 
     use bytes::Bytes;
@@ -204,25 +205,41 @@ mod tests {
     use super::*;
     use crate::server::{Payload, TIMEOUTS, bind};
 
-    /// A newcomer that finds no place is the slowest to take.
-    #[tokio::test(start_paused = true)]
-    async fn newcomers_do_not_delay_the_end_however_long_they_take() {
+    /// Serves a client that is in the queue when the end begins, with so many places.
+    async fn end_with_a_client_in_the_queue(places: usize) -> TcpStream {
         let door = bind((Ipv4Addr::LOCALHOST, 0).into(), false).expect("a port");
-        let _newcomer = TcpStream::connect(door.local_addr().expect("bound")).expect("it listens");
+        let mut newcomer = TcpStream::connect(door.local_addr().expect("bound")).expect("it listens");
+        newcomer.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").expect("it is open");
         let stacks = |_: Arrival| {
             tower::service_fn(|_: http::Request<Payload>| ready(Ok(http::Response::new(Empty::<Bytes>::new()))))
         };
         let server = Server {
             stacks: Arc::new(stacks),
             timeouts: TIMEOUTS,
-            connections: Connections::of_operators(0),
+            connections: Connections::of_operators(places),
             drain: Drain::default(),
             reads_interfaces: false,
             bodies: None,
         };
-        server.drain.close_doors();
-        let began = Instant::now();
+        let drain = server.drain.clone();
+        drain.close_doors();
         server.run(0, door).await;
+        drain.finish(Duration::from_secs(10)).await;
+        newcomer
+    }
+
+    #[tokio::test]
+    async fn who_is_in_the_queue_at_the_end_is_served() {
+        let mut answer = String::new();
+        end_with_a_client_in_the_queue(1).await.read_to_string(&mut answer).expect("an answer");
+        assert!(answer.starts_with("HTTP/1.1 200 OK"), "{answer}");
+    }
+
+    /// A newcomer that finds no place is the slowest to take.
+    #[tokio::test(start_paused = true)]
+    async fn who_is_in_the_queue_does_not_delay_the_end() {
+        let began = Instant::now();
+        end_with_a_client_in_the_queue(0).await;
         assert_eq!(began.elapsed(), QUEUE_DRAIN_TIMEOUT, "not until its patience ends");
     }
 }

@@ -1,10 +1,12 @@
 //! What connections are charged, and which give way when memory is short.
 
 use proptest::prelude::*;
+use tokio::time::timeout;
 
 use super::super::place::SMALL_HEAD_BYTES;
 use super::*;
-use crate::memory::UNREAD_BYTES;
+use crate::cgroup::Version;
+use crate::memory::{UNREAD_BYTES, fake_group};
 
 #[tokio::test(start_paused = true)]
 async fn without_a_memory_limit_hypers_state_is_kept_for_some_connections_only() {
@@ -98,15 +100,25 @@ async fn a_large_head_is_charged() {
     assert!(!one.place.hold_head(SMALL_HEAD_BYTES + 8192));
 }
 
-/// Memory may be short for other reasons than connections.
 #[tokio::test(start_paused = true)]
-async fn under_pressure_the_largest_client_is_refused_unless_all_connections_are_few() {
-    let connections = room_for_bytes(40 * OPEN_BYTES);
-    let holds_too_much = |pod_number| connections.open.lock().holds_too_much(Some(pod(pod_number).ip()));
-    let _ten: Vec<_> = (0..10).map(|_| arrive(&connections, 1).expect("room")).collect();
-    assert!(!holds_too_much(1), "a quarter");
-    let _one = arrive(&connections, 2).expect("room");
-    assert!(holds_too_much(1) && !holds_too_much(2));
+async fn under_pressure_the_largest_client_is_refused_and_cut_unless_all_connections_are_few() {
+    let (folder, pressure) =
+        fake_group("connections", Version::Two, &[("memory.max", "100000000"), ("memory.current", "0")]);
+    let bytes = 40 * OPEN_BYTES;
+    let connections = Connections::new(1000, bytes, Arc::new(pressure), Arc::default(), &Registry::default());
+    let crowd: Vec<_> = (0..9).map(|_| arrive(&connections, 1).expect("room")).collect();
+    sleep(MIN_CLOSE_AGE).await;
+    std::fs::write(folder.join("memory.current"), "80000000").expect("the file");
+    connections.pressure.measure();
+    // Memory may be short for other reasons than connections.
+    let tenth = arrive(&connections, 1).expect("they have less than a quarter");
+    let other = arrive(&connections, 2).expect("room");
+    assert!(matches!(admit(&connections, 1, WaitFor::Silence), Admission::Refused));
+    let another = arrive(&connections, 2).expect("it does not hold most");
+    timeout(Duration::ZERO, connections.tend()).await.expect_err("it goes on");
+    assert!(was_aborted(&crowd[0]).await && was_aborted(&crowd[1]).await && !was_aborted(&crowd[2]).await);
+    assert!(!was_aborted(&tenth).await && !was_aborted(&other).await && !was_aborted(&another).await);
+    std::fs::remove_dir_all(folder).expect("the temporary folder");
 }
 
 #[tokio::test(start_paused = true)]
