@@ -17,7 +17,7 @@
 //! Meanwhile they hold a connection, like watchers.
 //!
 //! When the process ends, all watches end, and their watchers get 503: another process may serve them. They end as well when the
-//! policy changes: the new one may conceal what they wait for.
+//! policy changes, except in audit mode: the new one may conceal what they wait for.
 //!
 //! # Cost of a watch
 //!
