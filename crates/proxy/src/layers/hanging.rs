@@ -82,7 +82,7 @@ where
         let key = Key {
             method: request.method,
             is_of_node: request.principal == Principal::Node,
-            host: request.host.as_ref().map(ToString::to_string),
+            host: request.host.to_string(),
             target: format!("{}{}", request.path, request.query),
         };
         let account = self.watches.room.account(request.peer);

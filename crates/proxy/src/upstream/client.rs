@@ -90,11 +90,6 @@ impl UpstreamClient {
         Self { target: Arc::new(target), pool: Arc::default(), health, room, metrics }
     }
 
-    /// Host and port, for requests without a `Host`.
-    pub fn target(&self) -> &Target {
-        &self.target
-    }
-
     /// Sends a request and returns the response, whose body is buffered, or streamed if it is too large. A buffered
     /// response is charged to the client at this peer. `write` builds the request, again for a retry.
     pub async fn send(
