@@ -53,6 +53,8 @@ fn start(command: Command) -> Outcome<(String, ExitCode)> {
 }
 
 async fn run(command: Command) -> Outcome<(String, u8)> {
+    let _ignoring =
+        if runs_until_stopped(&command) { Some(AbortOnDropHandle::new(tokio::spawn(ignore_hangups()?))) } else { None };
     match command {
         Command::Serve(config) => serve(config).await?,
         Command::Ask { question, proxy } => return ask(&question, proxy).await,
@@ -78,6 +80,16 @@ async fn run(command: Command) -> Outcome<(String, u8)> {
         }
     }
     Ok((String::new(), 0))
+}
+
+/// Whether it is a service, which no terminal or log rotation should end.
+fn runs_until_stopped(command: &Command) -> bool {
+    matches!(
+        command,
+        Command::Serve(_)
+            | Command::Check { command: check::Command::Repeatedly(_), .. }
+            | Command::Redirect { command: redirect::Command::Keep(_), .. }
+    )
 }
 
 /// Starts the log, and warns there of misspelt variables: they may be why the command then does something else than was wanted.
@@ -150,7 +162,6 @@ fn runtime(threads: usize) -> io::Result<Runtime> {
 /// Serves until a signal starts the drain. A second signal ends the drain early.
 async fn serve(config: Config) -> Outcome<()> {
     let mut signals = Signals::listen()?;
-    let _ignoring = AbortOnDropHandle::new(tokio::spawn(ignore_hangups()?));
     start_log(config.log.0, &config.log.1);
     let app = App::prepare(config).await?;
     let (tell, told) = oneshot::channel::<()>();

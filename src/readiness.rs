@@ -1,15 +1,17 @@
 //! [`Readiness`]: whether the proxy is ready to serve pods.
 
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use http::StatusCode;
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
 use crate::door_probe::{DoorProbe, DoorTrouble};
 use identity::Identity;
+use proxy::layers::leaves::{Leaf, Leaves};
 use proxy::layers::token_cache::Store;
 use proxy::server::Drain;
 use proxy::upstream::Health;
@@ -56,8 +58,8 @@ pub enum Trouble {
     },
     /// New pods may be unknown.
     Identity(String),
-    /// The values that pods request first are not known yet.
-    Cold,
+    /// The values that pods request first are not known yet. With one that the server refuses, and the status of its answer.
+    Cold(Option<(Leaf, StatusCode)>),
 }
 
 /// The pods that get the node's token. Those with accounts of their own do not.
@@ -77,6 +79,8 @@ const WARM_START: Duration = Duration::from_secs(10);
 pub struct Readiness {
     serving: Arc<AtomicBool>,
     warm: Arc<AtomicBool>,
+    /// The values that the warmup waits for.
+    awaited: Arc<OnceLock<Arc<Leaves>>>,
     began: Instant,
     upstream: Arc<Health>,
     tokens: Arc<Store>,
@@ -94,13 +98,19 @@ impl Readiness {
         door: Arc<DoorProbe>,
         drain: Drain,
     ) -> Self {
-        let (serving, warm) = (Arc::default(), Arc::default());
-        Self { serving, warm, began: Instant::now(), upstream, tokens, identity, door, drain }
+        let (serving, warm, awaited) = (Arc::default(), Arc::default(), Arc::default());
+        Self { serving, warm, awaited, began: Instant::now(), upstream, tokens, identity, door, drain }
     }
 
     /// Records that pods are now served.
     pub fn serving(&self) {
         self.serving.store(true, Ordering::Relaxed);
+    }
+
+    /// Records that the warmup waits for these values.
+    pub fn awaits(&self, leaves: Arc<Leaves>) {
+        // The warmup begins once.
+        let _ = self.awaited.set(leaves);
     }
 
     /// Records that the values that pods request first are now known.
@@ -156,7 +166,7 @@ impl Readiness {
             failure.map(|(failure, lasts)| Trouble::Upstream { failure, lasts }),
             self.token_at_risk(),
             degraded.map(Trouble::Identity),
-            is_cold.then_some(Trouble::Cold),
+            is_cold.then(|| Trouble::Cold(self.awaited.get().and_then(|leaves| leaves.refused()))),
         ]
         .into_iter()
         .flatten()
@@ -199,7 +209,12 @@ impl fmt::Display for Trouble {
                     "the node's token expires in {expires_in} s, and the metadata server issues no other{users}: {failure}"
                 )
             }
-            Self::Cold => f.write_str("the metadata server has not yet provided the default token and common values"),
+            Self::Cold(Some((leaf, status))) => {
+                write!(f, "the metadata server answers {} to {leaf}, which pods request first", status.as_u16())
+            }
+            Self::Cold(None) => {
+                f.write_str("the metadata server has not yet provided the default token and common values")
+            }
         }
     }
 }

@@ -50,6 +50,7 @@ impl<T: TokenSource> WarmStart<T> {
     /// Fetches everything, reports readiness, and keeps refreshing while polled.
     pub async fn run(self, readiness: Readiness) {
         let warm = Arc::new(self);
+        readiness.awaits(Arc::clone(&warm.leaves));
         warm.fetch_all().await;
         readiness.warm();
         tracing::info!("cache warmed up: the default token and common values are cached");
@@ -85,6 +86,17 @@ impl<T: TokenSource> WarmStart<T> {
         let mut failures = 0;
         // The warmup does not wait for trees: some servers have none.
         while !self.leaves.warm(leaf).await && !leaf.is_tree() {
+            // A server that refuses does not fail, so nothing else is logged. It may refuse all values: one line is enough.
+            if failures == 0
+                && let Some((first, status)) = self.leaves.refused()
+                && first == leaf
+            {
+                let status = status.as_u16();
+                tracing::warn!(
+                    "the metadata server answers {status} to {leaf}, which pods request first; asking again until it answers 200; is \
+                     --upstream the metadata server of this machine?"
+                );
+            }
             failed(&mut failures).await;
         }
         self.learn(leaf);
@@ -156,11 +168,13 @@ mod tests {
     use tokio::time::{Instant, timeout};
 
     use super::*;
+    use crate::readiness::Trouble;
     use crate::readiness::tests::{Failing, agent, unlisted};
     use protocol::metadata::token::AccessToken;
     use proxy::failure::{Failure, UPSTREAM_TIMEOUT};
     use proxy::layers::token_cache::DEFAULT_LIMIT_BYTES;
     use proxy::reply::Body;
+    use proxy::server::Drain;
     use proxy::shares::Client;
     use proxy::tokens::Fetched;
     use telemetry::Registry;
@@ -208,6 +222,26 @@ mod tests {
         let store = Store::new(DEFAULT_LIMIT_BYTES, &Registry::default());
         let tokens = Tokens::new(Arc::clone(&store), Source(Arc::clone(&asked)));
         (Arc::new(WarmStart { leaves, store, tokens, identity: None }), asked)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_a_server_that_refuses_everything_answers_is_said() {
+        let refusal = |status, path| {
+            format!("the metadata server answers {status} to /computeMetadata/v1/{path}, which pods request first")
+        };
+        for (status, seen) in [
+            (403, refusal(403, "universe/universe-domain")),
+            (404, refusal(404, "project/project-id")),
+            (503, Trouble::Cold(None).to_string()),
+        ] {
+            let (warm, _) = warmup(move |_, _| status);
+            let readiness =
+                Readiness::new(Arc::default(), Arc::clone(&warm.store), None, Arc::default(), Drain::default());
+            let running = Arc::into_inner(warm).expect("not shared yet").run(readiness.clone());
+            assert!(timeout(Duration::from_secs(60), running).await.is_err(), "it goes on asking");
+            let troubles: Vec<_> = readiness.troubles().iter().map(ToString::to_string).collect();
+            assert_eq!(troubles, [seen]);
+        }
     }
 
     /// Duration of the warmup, at most a minute.

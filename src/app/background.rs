@@ -6,6 +6,7 @@ use tokio::task::JoinSet;
 
 use crate::shared::Shared;
 use crate::warm::WarmStart;
+use proxy::layers::conceal::Mode;
 use proxy::policy::{A_RESTART_FAILS, Reloaded};
 use proxy::upstream::Upstream;
 
@@ -42,8 +43,10 @@ async fn follow_policy(shared: &Shared) {
             Reloaded::Applied(policy) => {
                 let (name, version, hash) = (policy.name(), policy.version(), policy.hash());
                 tracing::info!(name, version, hash, rules = policy.rule_count(), "policy reloaded");
-                // The new policy may conceal what they wait for.
-                limits.watches.end_all();
+                if shared.config.policy_mode == Mode::Enforce {
+                    // The new policy may conceal what they wait for.
+                    limits.watches.end_all();
+                }
                 // The new policy may show more of the trees. What it conceals is left out of the cached trees, too.
                 let leaves = Arc::clone(leaves);
                 tokio::spawn(async move { leaves.refresh_trees().await });

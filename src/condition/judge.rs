@@ -141,8 +141,14 @@ fn of_trouble(trouble: &Trouble, watch_error: Option<&str>, minute: &Tally) -> F
             };
             unheard(fact, watch_error)
         }
-        Trouble::Cold => degraded(Topic::Warmup, "common values", trouble.to_string())
-            .advising("the proxy asks again; if it lasts, the server fails, or the way to it"),
+        Trouble::Cold(refused) => {
+            degraded(Topic::Warmup, "common values", trouble.to_string()).advising(if refused.is_some() {
+                "see whether --upstream is the metadata server of this machine, and ask it for that path from the node itself: it \
+                 answers the node as it answers the proxy, or something in between refuses; the proxy asks again every 5 s"
+            } else {
+                "the proxy asks again; if it lasts, the server fails, or the way to it"
+            })
+        }
     }
 }
 

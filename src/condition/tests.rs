@@ -1,10 +1,13 @@
 use std::time::Duration;
 
+use http::StatusCode;
+
 use super::*;
 use crate::door_probe::DoorTrouble;
 use crate::readiness::{State, TokenUsers, Trouble};
 use identity::CredentialStatus;
 use proxy::layers::conceal::Mode;
+use proxy::layers::leaves::Leaf;
 use telemetry::minute::Tally;
 use telemetry::requests::Requests;
 use telemetry::shedding::{Shed, Shedding};
@@ -51,6 +54,7 @@ fn each_state_has_its_condition_its_fact_and_what_to_do() {
     let silent = || troubled(Trouble::Identity("identity: silent".to_owned()));
     let policy = || well().policy;
     let door = ([10, 0, 0, 1], 988).into();
+    let refused = Leaf::all().next().map(|leaf| (leaf, StatusCode::FORBIDDEN));
     let credential = |state| Some(CredentialStatus { state, findings: vec!["why".to_owned()] });
     for (seen, topic, condition) in [
         (Seen { state: State::Starting, ..well() }, Topic::Readiness, Degraded),
@@ -58,7 +62,8 @@ fn each_state_has_its_condition_its_fact_and_what_to_do() {
         (Seen { state: State::Unable("no list".to_owned()), ..well() }, Topic::Readiness, Failing),
         (troubled(Trouble::Door(DoorTrouble::Silent { door, failures: 2 })), Topic::Door, Failing),
         (troubled(Trouble::Door(DoorTrouble::Gone(door))), Topic::Door, Failing),
-        (troubled(Trouble::Cold), Topic::Warmup, Degraded),
+        (troubled(Trouble::Cold(None)), Topic::Warmup, Degraded),
+        (troubled(Trouble::Cold(refused)), Topic::Warmup, Degraded),
         (upstream(59), Topic::MetadataServer, Degraded),
         (upstream(60), Topic::MetadataServer, Failing),
         (token(100), Topic::NodeToken, Degraded),

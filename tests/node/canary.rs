@@ -33,6 +33,7 @@ fn what_pods_can_reach_is_followed() {
     let pod = &world.pods[0];
     let canary = canary(pod, "1s");
     canary.line(UNPROTECTED);
+    canary.hang_up();
     let open = last(pod);
     assert_eq!(open.code, Some(1), "{open:?}");
     for named in [

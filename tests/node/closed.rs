@@ -125,6 +125,10 @@ fn an_address_that_the_node_lacks_closes_pods() {
         succeeds(&redirect(&world.node, &install));
         succeeds(&redirect(&world.node, &check));
         is_protected_at(pod, &[SERVER]);
+        let other = format!("install --tool {tool} --to 10.128.0.78:988");
+        fails(&redirect(&world.node, &other), &["no address 10.128.0.78", "The rules in force stay"]);
+        succeeds(&redirect(&world.node, &check));
+        is_protected_at(pod, &[SERVER]);
         let with_v6 = redirect(&world.node, &format!("install {flags} --to [fd00:a::77]:988"));
         succeeds(&with_v6);
         assert!(
@@ -299,6 +303,13 @@ fn a_proxy_that_cannot_start_closes_pods() {
     fail(&no_kubeconfig, &["/nonexistent", "pods are closed"]);
     all_is_closed(pod);
     fail(&[&broken], &["Pods stay closed"]);
+    all_is_closed(pod);
+
+    world.node.ip("address add 10.128.0.77/32 dev eth0");
+    succeeds(&redirect(&world.node, "install --to 10.128.0.77:988"));
+    fail(&[&broken], &["The rules in force stay"]);
+    world.node.ip("address del 10.128.0.77/32 dev eth0");
+    fail(&[&broken], &["pods are closed"]);
     all_is_closed(pod);
 
     let proxy = world.proxy(&["--redirect"]);

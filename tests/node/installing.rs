@@ -62,6 +62,7 @@ fn what_is_flushed_comes_back() {
     let world = World::new();
     let keeper = Process::start(&world.node, &["redirect", "install", "--keep", "--keeper-metrics-addr", METRICS]);
     keeper.line("redirect installed");
+    keeper.hang_up();
     let restored = || {
         let page = world.node.curl(&format!("http://{METRICS}/metrics")).text;
         ["absent", "changed", "closed", "unreadable"].map(|found| {

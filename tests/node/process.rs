@@ -83,6 +83,13 @@ impl Process {
         line.trim().trim_end_matches(" kB").parse().expect("a number")
     }
 
+    /// Sends SIGHUP, which it should ignore.
+    #[allow(dead_code, reason = "each test binary uses a part of it")]
+    pub fn hang_up(&self) {
+        kill_process(Pid::from_child(&self.child), Signal::HUP).expect("it has not been waited for");
+        self.line("received SIGHUP; ignored");
+    }
+
     /// Kills the process without warning.
     pub fn kill(mut self) {
         self.child.kill().expect("still running");

@@ -11,8 +11,8 @@ use http::{HeaderMap, Response, StatusCode};
 use http_body::{Frame, SizeHint};
 
 use crate::failure::Failure;
+use protocol::metadata::Request;
 use protocol::metadata::headers::{GOOGLE, METADATA_FLAVOR};
-use protocol::metadata::{Host, Request};
 
 /// The body of a response.
 pub enum Body {
@@ -126,8 +126,7 @@ pub fn is_local<B>(response: &Response<B>) -> bool {
 /// client used, with the path as the body.
 pub fn directory_redirect(request: &Request) -> Response<Body> {
     let path = format!("{}/", request.path);
-    let host = request.host.as_ref().map_or("metadata.google.internal", Host::as_str);
-    let location = HeaderValue::from_str(&format!("http://{host}{path}{}", request.query));
+    let location = HeaderValue::from_str(&format!("http://{}{path}{}", request.host, request.query));
     let mut response = local(StatusCode::MOVED_PERMANENTLY, TEXT_HTML, format!("{path}\n"));
     if let Ok(location) = location {
         response.headers_mut().insert(header::LOCATION, location);

@@ -20,6 +20,8 @@ pub enum Pods {
     Closed(Tool),
     /// Nothing was changed: the rules are those of a node.
     AsBefore,
+    /// Nothing was changed: rules of other settings close the metadata server to pods, and send them to addresses that this node has.
+    InForce,
     /// Pods reach the metadata server itself, unless there are rules of an earlier redirect. The error is the reason why the
     /// closing rules could not be installed.
     Open(Error),
@@ -54,6 +56,12 @@ impl fmt::Display for Pods {
                  --redirect-allow opens"
             ),
             Self::AsBefore => write!(f, "The node's rules stay as they are"),
+            Self::InForce => {
+                write!(
+                    f,
+                    "The rules in force stay: they close the metadata server to pods, and a proxy may serve pods through them"
+                )
+            }
             Self::Open(why) => write!(
                 f,
                 "Pods are OPEN unless an earlier redirect is in place: they reach the metadata server itself, with the node's \

@@ -1,8 +1,34 @@
 //! [`Found`]: the installed rules, compared with a redirect.
 
+use std::net::SocketAddr;
+
+use base::routes::is_local;
+
 use super::plan::Plan;
 use super::state::STILL_CLOSED;
 use super::{Error, Redirect, State, Tool, closing, privileges};
+
+/// The addresses to which installed rules send pods, whatever their settings and tool.
+pub(super) async fn destinations() -> Vec<SocketAddr> {
+    let mut found = Vec::new();
+    for tool in Tool::all_usable(None).await {
+        let listing = tool.listing().await.ok().flatten().unwrap_or_default();
+        found.extend(listing.lines().filter_map(sends_to));
+    }
+    found
+}
+
+/// The address to which a rule in the listing of either tool sends packets.
+fn sends_to(rule: &str) -> Option<SocketAddr> {
+    let of_nft = || rule.split_once(" dnat ")?.1.split_once("to ");
+    let (_, to) = rule.split_once(" --to-destination ").or_else(of_nft)?;
+    to.split(' ').next()?.parse().ok()
+}
+
+/// Whether this node has all these addresses. An address that cannot be looked up counts as one that it has.
+pub(super) fn lead_here(to: &[SocketAddr]) -> bool {
+    to.iter().all(|to| is_local(to.ip()).unwrap_or(true))
+}
 
 /// The installed rules.
 pub(super) struct Found {
@@ -46,6 +72,13 @@ impl Redirect {
         Ok(Found { state, is_dropped })
     }
 
+    /// Whether rules of other settings close the metadata server to pods and send them to addresses of this node, where a proxy may
+    /// serve them.
+    pub(super) async fn may_be_served(&self) -> bool {
+        let to = destinations().await;
+        !to.is_empty() && lead_here(&to) && matches!(self.state().await, Ok(State::Differs(_)))
+    }
+
     /// [`State::Installed`] or [`State::Unbounded`] if this plan is what is installed.
     async fn standing(tool: Tool, plan: &Plan) -> Result<Option<State>, Error> {
         if tool.has(plan).await? { Ok(Some(State::Installed)) } else { Self::unbounded(tool, plan).await }
@@ -84,5 +117,20 @@ impl Redirect {
     /// Whether pods are redirected as requested, with or without the bound on new connections.
     pub async fn is_installed(&self) -> bool {
         self.state().await.is_ok_and(|state| state.is_installed())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::destination::PROXY;
+    use super::super::plan::tests::node;
+    use super::*;
+
+    #[test]
+    fn where_rules_send_pods_is_read_from_either_listing() {
+        for tool in [Tool::Nft, Tool::Iptables] {
+            let listing = tool.text(&node());
+            assert_eq!(listing.lines().filter_map(sends_to).collect::<Vec<_>>(), PROXY, "{listing}");
+        }
     }
 }

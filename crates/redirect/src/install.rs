@@ -9,7 +9,7 @@ use super::plan::Plan;
 use super::spoofing::Spoofed;
 use super::{
     Destination, Error, Mode, NotInstalled, Opened, Pods, Redirect, Settings, State, Tool, Unserved, addresses,
-    closing, first_edition, privileges,
+    closing, first_edition, found, privileges,
 };
 
 /// Pause before the second attempt to replace an earlier redirect. Pods are not closed before that has failed too.
@@ -49,16 +49,16 @@ impl Redirect {
     }
 
     /// Closes the metadata server to this node's pods if no rules in force do, because the proxy cannot start. An earlier redirect
-    /// stays if it closes the server by each IP version: another proxy may serve pods by it.
+    /// stays if it closes the server by each IP version and sends pods to this node: another proxy may serve pods by it.
     pub async fn close_unless_in_force(addrs: &[SocketAddr], opened: Opened) -> Unserved {
         let to = Destination::first_of(addrs).unwrap_or_default();
         let settings = Settings { mode: Mode::DaemonSet { uplinks: None }, to, is_shared: true, opened };
         let redirect = Self { settings, tool: None };
         match redirect.state().await {
-            Ok(State::Absent) => {
-                Unserved::NotInstalled(closing::install_first(&redirect.closing_plans(false), None).await)
+            Ok(state) if state != State::Absent && found::lead_here(&found::destinations().await) => {
+                Unserved::InForce(state)
             }
-            Ok(state) => Unserved::InForce(state),
+            Ok(_) => Unserved::NotInstalled(closing::install_first(&redirect.closing_plans(false), None).await),
             Err(error) => Unserved::NotInstalled(Pods::Open(error)),
         }
     }
@@ -137,6 +137,10 @@ impl Redirect {
     }
 
     async fn close(&self, why: Error, plan: &Plan) -> NotInstalled {
+        // These flags cannot work on this node. Rules of others may: of a predecessor, for one.
+        if matches!(why, Error::Missing(_)) && self.may_be_served().await {
+            return NotInstalled { why, pods: Pods::InForce };
+        }
         closing::close(why, &self.closing_plans(plan.guards_loopback()), self.tool).await
     }
 

@@ -281,7 +281,7 @@ impl Keeper {
         }
         self.standing.set(Some(logged.clone()));
         self.show(None);
-        self.trouble = Some(Trouble { logged, is_open: !matches!(error.pods, Pods::Closed(_)) });
+        self.trouble = Some(Trouble { logged, is_open: !matches!(error.pods, Pods::Closed(_) | Pods::InForce) });
     }
 
     /// Counts and logs what was found where the redirect should have been.

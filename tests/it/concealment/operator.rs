@@ -101,6 +101,27 @@ async fn a_changed_file_is_in_force_and_a_broken_one_is_not() {
 }
 
 #[tokio::test]
+async fn what_waits_for_a_change_goes_on_when_the_policy_changes_in_audit_mode() {
+    let scratch = Scratch::new("audited");
+    let policy = |version: u8| format!("{HEAD}version: '{version}'\nextends: strict\n");
+    let file = scratch.file("policy.yaml", &policy(1));
+    let mock = upstream().await;
+    let (mut binary, addr, _) = Binary::ready(None, mock.addr(), &["--policy-mode=audit", "--policy", &file]).await;
+    mock.set("instance/attributes/watched", "old");
+    let mut watcher = Connection::open(addr).await;
+    watcher.send(request("/computeMetadata/v1/instance/attributes/watched?wait_for_change=true")).await;
+    eventually("the watch is upstream", || mock.in_flight() == 1).await;
+
+    scratch.file("policy.yaml", &policy(2));
+    binary.stderr_line("policy reloaded").await;
+    // A request after the reload: what it ends has ended by then.
+    assert_eq!(get(addr, KUBE_ENV).await.status, 200);
+    mock.set("instance/attributes/watched", "new");
+    let answer = watcher.answer().await.expect("an answer");
+    assert_eq!((answer.status, answer.body.as_str()), (200, "new"));
+}
+
+#[tokio::test]
 async fn a_mistake_ends_the_start_with_its_place() {
     let scratch = Scratch::new("mistake");
     let file = scratch.file("policy.yaml", &format!("{HEAD}version: '1'\nextends: lax\n"));

@@ -346,7 +346,7 @@ fn failures() -> Vec<Row> {
 }
 
 fn connections() -> Vec<Row> {
-    let old = get("/").bare().http10();
+    let (old, disks) = (get("/").bare().http10(), "v1/instance/disks");
     vec![
         row("T127").ask(get("v1/project/project-id").line("Accept-Encoding: gzip")).both(known_leaf("mock-project")),
         row("T128").stories(story!(one_connection_carries_two_requests)),
@@ -356,6 +356,9 @@ fn connections() -> Vec<Row> {
             .proxy(own_listing("computeMetadata/\n"))
             .ask(old.without_host())
             .mock(text("0.1/\ncomputeMetadata/\n"))
-            .proxy(own_listing("computeMetadata/\n")),
+            .proxy(own_listing("computeMetadata/\n"))
+            .ask(get(disks).http10().without_host())
+            .mock(redirect_under("169.254.169.254", "v1/instance/disks/"))
+            .proxy(redirect("v1/instance/disks/")),
     ]
 }

@@ -97,6 +97,16 @@ impl Sandboxes {
         Ok(Self { proc, scanner: Mutex::default(), table, leads, journal: None })
     }
 
+    /// Finds the sandboxes of the node once, to count them. Reads no network of a pod: that can take more memory than there is.
+    pub fn count_at(proc: &Path) -> Result<Scanned, ProcError> {
+        let proc = HostProc::open(proc)?;
+        let Ok(found) = Scanner::default().scan(&proc, &HashMap::new()) else {
+            return Ok(Scanned { unreadable: 1, ..Scanned::default() });
+        };
+        let (sandboxes, cost) = (found.anchors.len(), Duration::ZERO);
+        Ok(Scanned { processes: found.processes, new: found.new, sandboxes, unreadable: found.unreadable, cost })
+    }
+
     /// Keeps in this directory which network a scan reads, for the next process: the network of a pod that has ended two
     /// processes, because reading it takes too much memory, is not read again.
     #[must_use]

@@ -77,6 +77,13 @@ impl Host {
     }
 }
 
+/// The name that client libraries use, for requests without one: HTTP/1.0 needs none, and the proxy's own have none.
+impl Default for Host {
+    fn default() -> Self {
+        Self(USUAL[0].clone())
+    }
+}
+
 impl fmt::Display for Host {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())

@@ -223,14 +223,14 @@ fn check_length(bytes: usize) -> Result<(), RequestError> {
 /// Checks the `Host` header and the authority of an absolute target. Both must be allowed; the authority of the target
 /// takes precedence (RFC 9112, section 3.2.2). HTTP/1.0 has no `Host`. A browser, which DNS rebinding needs, always
 /// sends one.
-fn host_of(signs: &Signs<'_>, head: &Parts, hosts: &AllowedHosts) -> Result<Option<Host>, RequestError> {
+fn host_of(signs: &Signs<'_>, head: &Parts, hosts: &AllowedHosts) -> Result<Host, RequestError> {
     let in_header = match signs.host {
         Lines::One(value) => Some(hosts.admit(value)?),
         Lines::None if head.version == Version::HTTP_10 => None,
         _ => return Err(Malformed::HostCount.into()),
     };
     let in_target = head.uri.authority().map(|authority| hosts.admit_authority(authority)).transpose()?;
-    Ok(in_target.or(in_header))
+    Ok(in_target.or(in_header).unwrap_or_default())
 }
 
 #[cfg(test)]

@@ -27,8 +27,8 @@ pub struct Request {
     pub bound_to: Option<Box<BoundTo>>,
     /// The client's address. `None` for the proxy's own requests.
     pub peer: Option<SocketAddr>,
-    /// The host name that the client used for the server. `None` only for HTTP/1.0 and for the proxy's own requests.
-    pub host: Option<Host>,
+    /// The host name that the client used for the server.
+    pub host: Host,
     /// All headers as received. `upstream::forward` selects those to forward.
     pub headers: HeaderMap,
 }
@@ -50,9 +50,7 @@ impl Request {
     pub fn detach(&mut self) {
         self.path = self.path.detached();
         self.headers = headers::copy_forwarded(&self.headers);
-        if let Some(host) = &mut self.host {
-            host.detach();
-        }
+        self.host.detach();
     }
 
     /// A request that the proxy itself sends, for a path of its own.
@@ -77,7 +75,7 @@ impl Request {
             pod: None,
             bound_to: None,
             peer: None,
-            host: None,
+            host: Host::default(),
             headers: HeaderMap::new(),
         }
     }
@@ -124,7 +122,7 @@ mod tests {
         let target = PathAndQuery::from_maybe_shared(path).expect("a target");
         let path = MetadataPath::parse(&target).expect("a path");
         let mut request = Request::get(path, Query::default());
-        request.host = Some(AllowedHosts::default().admit(&value(host)).expect("a name of the server"));
+        request.host = AllowedHosts::default().admit(&value(host)).expect("a name of the server");
         request.headers.insert(USER_AGENT, value(agent));
         request.headers.insert("x-filler", value(other));
         request
@@ -138,7 +136,7 @@ mod tests {
         assert!(!buffer.is_unique());
         request.detach();
         assert!(buffer.is_unique(), "all remaining parts are copies");
-        assert_eq!((request.path.as_str(), request.host.as_ref().map(Host::as_str)), (parts[0], Some(parts[1])));
+        assert_eq!((request.path.as_str(), request.host.as_str()), (parts[0], parts[1]));
         assert_eq!(request.headers.get(USER_AGENT).map(HeaderValue::as_bytes), Some(parts[2].as_bytes()));
         assert_eq!(request.headers.len(), 1);
     }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use http::{HeaderValue, Uri};
+use http::Uri;
 
 use super::host::host_and_port;
 
@@ -31,11 +31,6 @@ impl Target {
             return Err(TargetError);
         }
         Ok(Self { host: host.into(), port })
-    }
-
-    /// The value of the `Host` header.
-    pub fn as_header(&self) -> HeaderValue {
-        HeaderValue::from_str(&self.to_string()).expect("an authority is a header value")
     }
 
     /// Host and port to connect to.

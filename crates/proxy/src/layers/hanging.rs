@@ -18,7 +18,7 @@
 //! Meanwhile they hold a connection, like watchers.
 //!
 //! When the process ends, all watches end, and their watchers get 503: another process may serve them. They end as well when the
-//! policy changes: the new one may conceal what they wait for.
+//! policy changes, except in audit mode: the new one may conceal what they wait for.
 //!
 //! # Cost of a watch
 //!
@@ -83,7 +83,7 @@ where
         let key = Key {
             method: request.method,
             is_of_node: request.principal == Principal::Node,
-            host: request.host.as_ref().map(ToString::to_string),
+            host: request.host.to_string(),
             target: format!("{}{}", request.path, request.query),
         };
         let account = self.watches.room.account(request.peer);

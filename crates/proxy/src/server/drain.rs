@@ -93,8 +93,7 @@ pub fn ignore_hangups() -> io::Result<impl Future<Output = ()>> {
     Ok(async move {
         while hangup.recv().await.is_some() {
             tracing::info!(
-                "received SIGHUP; ignored: the policy and credentials are read again without it; changed flags or variables need \
-                 a restart"
+                "received SIGHUP; ignored: files are read again without it; changed flags or variables need a restart"
             );
         }
     })

@@ -90,11 +90,6 @@ impl UpstreamClient {
         Self { target: Arc::new(target), pool: Arc::default(), health, room, metrics }
     }
 
-    /// Host and port, for requests without a `Host`.
-    pub fn target(&self) -> &Target {
-        &self.target
-    }
-
     /// Sends a request and returns the response, whose body is buffered, or streamed if it is too large. A buffered
     /// response is charged to the client at this peer. `write` builds the request, again for a retry.
     pub async fn send(
@@ -104,7 +99,8 @@ impl UpstreamClient {
         kind: RequestKind,
         peer: Option<SocketAddr>,
     ) -> Result<Response<Body>, Failure> {
-        let mut timer = ExchangeTimer::start(Arc::clone(&self.metrics.latency), endpoint);
+        let awaited_from = (kind == RequestKind::Ordinary).then(|| Arc::clone(&self.health));
+        let mut timer = ExchangeTimer::start(Arc::clone(&self.metrics.latency), endpoint, awaited_from);
         let answer = self.within(kind, &write, &mut timer, peer).await;
         match &answer {
             Ok(answer) => self.health.answered(answer.status()),
@@ -268,9 +264,43 @@ where
 
 #[cfg(test)]
 mod tests {
+    use base::hook::Hook;
     use tokio::net::TcpListener;
 
     use super::*;
+
+    /// Asks a server that does not answer, and gives up after this time. Returns how the server's health is described.
+    async fn given_up_after(millis: u64, kind: RequestKind) -> Option<String> {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let target = Target::parse(&format!("http://{}", listener.local_addr().expect("bound"))).expect("a target");
+        let health = Arc::<Health>::default();
+        let room = Room::new(0, Hook::new(Arc::new(|_| false)));
+        let client = UpstreamClient::new(target, Arc::clone(&health), room, Arc::default());
+        {
+            let asked = client.send(|| Outgoing::new(Empty::new()), EndpointClass::Leaf, kind, None);
+            assert!(timeout(Duration::from_millis(millis), asked).await.is_err(), "the server answers nothing");
+        }
+        health.failure()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_server_whose_clients_give_up_before_it_answers_has_failed() {
+        for millis in [800, 2499] {
+            let failure = format!("it had not answered after {millis} ms, when its client gave up");
+            assert_eq!(given_up_after(millis, RequestKind::Ordinary).await, Some(failure));
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_leaves_early_or_waits_for_a_change_says_nothing_about_the_server() {
+        for (millis, kind) in [
+            (799, RequestKind::Ordinary),
+            (60_000, RequestKind::Hanging { timeout_sec: None }),
+            (60_000, RequestKind::Hanging { timeout_sec: Some(60) }),
+        ] {
+            assert_eq!(given_up_after(millis, kind).await, None, "{millis} {kind:?}");
+        }
+    }
 
     #[tokio::test]
     async fn a_vanished_server_is_noticed_within_a_minute() {

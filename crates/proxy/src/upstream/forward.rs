@@ -60,8 +60,7 @@ impl Forward {
             To::Server(client) => client,
             To::Values(values) => return Ok(values.answer(request)),
         };
-        let response =
-            client.send(|| outgoing(request, client), request.into(), kind_of(request), request.peer).await?;
+        let response = client.send(|| outgoing(request), request.into(), kind_of(request), request.peer).await?;
         Ok(clean(response, request.method == Method::Head))
     }
 }
@@ -105,11 +104,11 @@ fn kind_of(request: &Request) -> RequestKind {
 }
 
 /// Builds the upstream request from the parsed request.
-fn outgoing(request: &Request, client: &UpstreamClient) -> Outgoing {
+fn outgoing(request: &Request) -> Outgoing {
     let mut outgoing = Outgoing::new(Empty::new());
     *outgoing.method_mut() = request.method.into();
     *outgoing.uri_mut() = target(request).into();
-    *outgoing.headers_mut() = headers_for(request, client);
+    *outgoing.headers_mut() = headers_for(request);
     outgoing
 }
 
@@ -118,10 +117,9 @@ fn target(request: &Request) -> PathAndQuery {
     text.try_into().expect("a canonical path and an encoded query are a request target")
 }
 
-fn headers_for(request: &Request, client: &UpstreamClient) -> HeaderMap {
+fn headers_for(request: &Request) -> HeaderMap {
     let mut headers = HeaderMap::with_capacity(4);
-    let host = request.host.as_ref().map_or_else(|| client.target().as_header(), |host| host.as_header().clone());
-    headers.insert(header::HOST, host);
+    headers.insert(header::HOST, request.host.as_header().clone());
     headers.insert(METADATA_FLAVOR, GOOGLE);
     for name in FORWARDED {
         if let Some(value) = request.headers.get(&name) {

@@ -1,17 +1,27 @@
 //! [`ExchangeTimer`]: measures the duration of upstream requests.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use http::StatusCode;
 use tokio::time::Instant;
 
+use super::Health;
 use telemetry::latency::{EndpointClass, Latency, UpstreamOutcome};
+
+/// Time without a response head after which a request that is abandoned is a failure of the server. Clients that leave do so
+/// after a second at the earliest (Go's look-up of the universe domain, `curl -m 1`), part of which has passed when the request
+/// is sent. The server needs a few ms, and about 100 ms for a new token.
+const TOO_LONG: Duration = Duration::from_millis(800);
 
 /// An upstream request whose response is not complete. Dropping it counts the request as abandoned: no client waits for
 /// it any more.
 #[derive(Debug)]
 pub(super) struct ExchangeTimer {
     latency: Arc<Latency>,
+    /// Told if the request is abandoned after [`TOO_LONG`]. `None` once the response head has arrived, and for a hanging GET,
+    /// which may wait for as long as it likes.
+    awaited_from: Option<Arc<Health>>,
     began: Instant,
     endpoint: EndpointClass,
     /// The outcome by the response's status, once it is known.
@@ -21,15 +31,17 @@ pub(super) struct ExchangeTimer {
 }
 
 impl ExchangeTimer {
-    /// Starts measuring: the request is being sent.
-    pub(super) fn start(latency: Arc<Latency>, endpoint: EndpointClass) -> Self {
-        Self { latency, began: Instant::now(), endpoint, answered: None, outcome: UpstreamOutcome::Abandoned }
+    /// Starts measuring: the request is being sent. `awaited_from`: the server, if it should respond at once.
+    pub(super) fn start(latency: Arc<Latency>, endpoint: EndpointClass, awaited_from: Option<Arc<Health>>) -> Self {
+        let (began, outcome) = (Instant::now(), UpstreamOutcome::Abandoned);
+        Self { latency, awaited_from, began, endpoint, answered: None, outcome }
     }
 
     /// The response head has arrived.
     pub(super) fn first_byte(&mut self, status: StatusCode) {
         let outcome = outcome_of(status);
         self.answered = Some(outcome);
+        self.awaited_from = None;
         self.latency.upstream.first_byte.record(self.endpoint, outcome, self.began.elapsed());
     }
 
@@ -46,7 +58,15 @@ impl ExchangeTimer {
 
 impl Drop for ExchangeTimer {
     fn drop(&mut self) {
-        self.latency.upstream.last_byte.record(self.endpoint, self.outcome, self.began.elapsed());
+        let lasted = self.began.elapsed();
+        self.latency.upstream.last_byte.record(self.endpoint, self.outcome, lasted);
+        if let Some(health) = &self.awaited_from
+            && self.outcome == UpstreamOutcome::Abandoned
+            && lasted >= TOO_LONG
+        {
+            health
+                .failed(&format_args!("it had not answered after {} ms, when its client gave up", lasted.as_millis()));
+        }
     }
 }
 

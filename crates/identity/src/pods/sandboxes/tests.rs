@@ -1,8 +1,11 @@
 //! Which addresses a sandbox has, and how long.
 
-use std::fs;
+use std::fs::{self, OpenOptions};
+use std::io::Write;
 use std::net::Ipv6Addr;
 
+use rustix::fs::{CWD, FileType, Mode, mknodat};
+use rustix::io::ioctl_fionread;
 use rustix::param::clock_ticks_per_second;
 use tokio::time::advance;
 
@@ -29,6 +32,28 @@ fn node() -> FakeProc {
     proc.network("a", &["10.8.0.5"]);
     proc.network("claimed", &["10.8.0.99"]);
     proc
+}
+
+#[test]
+fn sandboxes_are_counted_without_reading_a_network() {
+    let proc = node();
+    proc.of_pod(20, 1000, A, "a");
+    proc.of_pod(30, 1000, B, "claimed");
+    // As much as is read of a file: without it, a reader would wait for ever.
+    let unread = vec![0; 64 << 10];
+    let pipes = ["fib_triestat", "fib_trie"].map(|file| {
+        let path = proc.network_dir("a").join(file);
+        fs::remove_file(&path).expect("it is there");
+        mknodat(CWD, &path, FileType::Fifo, Mode::from_raw_mode(0o600), 0).expect("a free name");
+        let mut pipe = OpenOptions::new().read(true).write(true).open(&path).expect("a pipe");
+        pipe.write_all(&unread).expect("a pipe has room for it");
+        pipe
+    });
+    let counted = Sandboxes::count_at(proc.dir()).expect("a /proc");
+    assert_eq!((counted.processes, counted.sandboxes, counted.unreadable), (3, 2, 0));
+    for pipe in pipes {
+        assert_eq!(ioctl_fionread(&pipe).ok(), Some(unread.len() as u64), "the network was read");
+    }
 }
 
 /// Opens it, and scans once.

@@ -35,7 +35,7 @@ pub(super) struct Key {
     pub(super) method: Method,
     /// Only the node may watch its accounts. Pods all see the same below this layer.
     pub(super) is_of_node: bool,
-    pub(super) host: Option<String>,
+    pub(super) host: String,
     pub(super) target: String,
 }
 

@@ -10,6 +10,7 @@ use parking_lot::RwLock;
 
 use super::leaf::{Leaf, Lifetime};
 use crate::error::Error;
+use crate::failure::is_failure;
 use crate::reply::Body;
 use crate::single_flight::{Remembered, SingleFlight};
 use base::clock::BootTime;
@@ -197,6 +198,14 @@ impl Known {
             Landed::Refused(_) | Landed::Failed(_) => {
                 self.failed = Some(Remembered::until(landed.clone(), now + FAILURE_TTL));
             }
+        }
+    }
+
+    /// The status with which the server refused this leaf when it was last asked for it. `None` if it failed: its health tells that.
+    pub(super) fn refused(&self) -> Option<StatusCode> {
+        match &self.failed.as_ref()?.what {
+            Landed::Refused(answer) => Some(answer.status).filter(|status| !is_failure(*status)),
+            Landed::Kept(_) | Landed::TooLarge | Landed::Failed(_) => None,
         }
     }
 

@@ -86,6 +86,13 @@ impl Leaves {
         self.slot(leaf).read().kept()?.value().cloned()
     }
 
+    /// The first value that the server refused when it was last asked for it, and the status of that answer. Trees are left out:
+    /// some servers have none.
+    pub fn refused(&self) -> Option<(Leaf, StatusCode)> {
+        let status = |leaf| self.slot(leaf).read().refused();
+        Leaf::all().filter(|leaf| !leaf.is_tree()).find_map(|leaf| Some((leaf, status(leaf)?)))
+    }
+
     /// The cached values and their current age.
     pub fn rows(&self, now: BootTime) -> Vec<LeafRow> {
         let row = |leaf| {
