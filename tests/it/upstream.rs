@@ -164,6 +164,20 @@ async fn connections_are_kept_on_both_sides() {
 }
 
 #[tokio::test]
+async fn the_connection_of_a_large_answer_is_used_again() {
+    let (mock, proxy) = start().await;
+    let value = "x".repeat(100 * 1024);
+    mock.set("instance/attributes/large", &value);
+    for fault in [None, Some(Fault::Chunked)] {
+        fault.into_iter().for_each(|fault| mock.fault(fault));
+        for _ in 0..5 {
+            assert!(get(proxy.addr, "/computeMetadata/v1/instance/attributes/large").await.body == value);
+        }
+    }
+    assert_eq!((mock.requests(), mock.connections()), (10, 0), "the connection of the warm start is used again");
+}
+
+#[tokio::test]
 async fn a_hanging_get_outlives_the_ordinary_deadline() {
     let (mock, proxy) = start().await;
     mock.set("instance/attributes/watched", "old");
