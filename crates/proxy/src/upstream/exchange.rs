@@ -48,7 +48,7 @@ async fn more(lease: &mut Lease) -> Result<Bytes, Failure> {
 /// The body of a response. Dropping it before its end closes the connection, which cancels the request at the upstream.
 #[derive(Debug)]
 pub(super) struct Incoming {
-    /// `None` once the body has ended, which returns the connection to the pool, or has failed.
+    /// `None` once the body has ended, which returns the connection to the pool or closes it.
     lease: Option<Lease>,
     framing: Framing,
     is_kept: bool,
