@@ -129,10 +129,10 @@ impl Proxy {
     }
 }
 
-/// Closes the pooled connections to the upstream that the warmup leaves, and resets the mock's counters. A request is
-/// sent again if its pooled connection turns out to be dead.
+/// Closes the pooled connections to the upstream that the warmup leaves, and resets the mock's counters. Each request takes
+/// one of them, and is sent again on a new one.
 pub async fn close_pooled(mock: &Handle, proxy: &Proxy) {
-    mock.fault(Fault::CloseAfter);
+    mock.fault(Fault::Reset);
     while mock.open_connections() > 0 {
         get(proxy.addr, "/computeMetadata/v1/instance/cpu-platform").await;
     }

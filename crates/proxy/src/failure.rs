@@ -77,17 +77,6 @@ impl Failure {
             Self::Foreign => "foreign_principal",
         }
     }
-
-    /// Maps an error of the HTTP client before the response head.
-    pub fn before_head(error: &hyper::Error) -> Self {
-        if error.is_parse_too_large() {
-            Self::HeadTooLarge
-        } else if error.is_parse() {
-            Self::NotHttp
-        } else {
-            Self::Closed
-        }
-    }
 }
 
 /// Beginning of the messages that say why a pod has no token of its own.

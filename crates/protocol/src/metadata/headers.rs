@@ -12,35 +12,22 @@ pub const X_GOOG_API_CLIENT: HeaderName = HeaderName::from_static("x-goog-api-cl
 
 /// The headers with which a client identifies itself. No other client headers are forwarded: ranges, conditions
 /// and encodings would change a response unnoticed by the policy and the cache.
-pub const FORWARDED: [HeaderName; 2] = [header::USER_AGENT, X_GOOG_API_CLIENT];
+const FORWARDED: [HeaderName; 2] = [header::USER_AGENT, X_GOOG_API_CLIENT];
 
 /// Maximum length of a forwarded value, in bytes. Longer values are dropped; client libraries send about 100 bytes.
 const MAX_FORWARDED_VALUE_BYTES: usize = 1024;
 
-/// Copies the forwarded headers into their own memory.
-pub fn copy_forwarded(headers: &HeaderMap) -> HeaderMap {
-    let mut copies = HeaderMap::new();
-    for name in FORWARDED {
-        let value = headers.get(&name).filter(|value| value.len() <= MAX_FORWARDED_VALUE_BYTES);
-        if let Some(copy) = value.and_then(|value| HeaderValue::from_bytes(value.as_bytes()).ok()) {
-            copies.insert(name, copy);
-        }
-    }
-    copies
+/// The forwarded headers.
+pub fn forwarded(headers: &HeaderMap) -> impl Iterator<Item = (HeaderName, &HeaderValue)> {
+    let short = |name| Some((headers.get(&name)?, name)).filter(|(value, _)| value.len() <= MAX_FORWARDED_VALUE_BYTES);
+    FORWARDED.into_iter().filter_map(short).map(|(value, name)| (name, value))
 }
 
-/// Headers that end with the hop they were sent on (RFC 9110, section 7.6.1, and two older ones in common use).
-const HOP_BY_HOP: [HeaderName; 9] = [
-    header::CONNECTION,
-    HeaderName::from_static("keep-alive"),
-    header::PROXY_AUTHENTICATE,
-    header::PROXY_AUTHORIZATION,
-    HeaderName::from_static("proxy-connection"),
-    header::TE,
-    header::TRAILER,
-    header::TRANSFER_ENCODING,
-    header::UPGRADE,
-];
+/// Copies the forwarded headers into their own memory.
+pub fn copy_forwarded(headers: &HeaderMap) -> HeaderMap {
+    let copy = |value: &HeaderValue| HeaderValue::from_bytes(value.as_bytes()).ok();
+    forwarded(headers).filter_map(|(name, value)| Some((name, copy(value)?))).collect()
+}
 
 /// The request headers that affect the verdict. Collected in one pass: a request has two to six headers, and each
 /// lookup would hash a name.
@@ -110,42 +97,6 @@ impl<'a> Lines<'a> {
     }
 }
 
-/// Removes hop-by-hop headers, including those named by `Connection`.
-pub fn strip_hop_by_hop(headers: &mut HeaderMap) {
-    let named: Vec<HeaderName> = headers
-        .get_all(header::CONNECTION)
-        .iter()
-        .filter_map(|value| value.to_str().ok())
-        .flat_map(|value| value.split(','))
-        .filter_map(|name| name.trim().parse().ok())
-        .collect();
-    for name in named.iter().chain(&HOP_BY_HOP) {
-        headers.remove(name);
-    }
-}
-
-/// Removes the framing headers of an upstream response, which is framed anew from its actual body. A
-/// `Content-Length` next to a `Transfer-Encoding` is invalid (RFC 9112, section 6.3), and a client that
-/// trusted it would read part of the next response.
-///
-/// A response to HEAD has no body, so its length is kept if it is a single number without contradiction.
-pub fn strip_framing(headers: &mut HeaderMap, is_head: bool) {
-    let is_sound = is_head && !headers.contains_key(header::TRANSFER_ENCODING) && is_one_length(headers);
-    if !is_sound {
-        headers.remove(header::CONTENT_LENGTH);
-    }
-    strip_hop_by_hop(headers);
-}
-
-fn is_one_length(headers: &HeaderMap) -> bool {
-    let mut lengths = headers.get_all(header::CONTENT_LENGTH).iter();
-    let is_number = |value: &HeaderValue| {
-        let digits = value.as_bytes();
-        digits.len() < 20 && !digits.is_empty() && digits.iter().all(u8::is_ascii_digit)
-    };
-    matches!((lengths.next(), lengths.next()), (Some(length), None) if is_number(length))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -194,40 +145,5 @@ mod tests {
         assert_eq!(forwarded_by(&[("x-forwarded-for", "")]).as_deref(), Some("x-forwarded-for"));
         assert_eq!(forwarded_by(&[("forwarded", "for=1")]).as_deref(), Some("forwarded"));
         assert_eq!(forwarded_by(&[("via", "1.1 x"), ("x-real-ip", "1.2.3.4")]), None);
-    }
-
-    #[test]
-    fn a_length_is_kept_only_for_head_and_only_if_it_is_one_number() {
-        let length_after = |lines: &[(&'static str, &'static str)], is_head| {
-            let mut map = appended(lines);
-            strip_framing(&mut map, is_head);
-            assert!(!map.contains_key("transfer-encoding"));
-            map.get("content-length").cloned()
-        };
-        let good = [("content-length", "30")];
-        assert_eq!(length_after(&good, true), Some(HeaderValue::from_static("30")));
-        assert_eq!(length_after(&good, false), None);
-        for bad in [
-            &[("content-length", "30"), ("transfer-encoding", "chunked")][..],
-            &[("content-length", "30"), ("content-length", "31")],
-            &[("content-length", "+30")],
-            &[("content-length", "30, 30")],
-            &[("content-length", "")],
-            &[("content-length", "99999999999999999999")],
-        ] {
-            assert_eq!(length_after(bad, true), None, "{bad:?}");
-        }
-    }
-
-    #[test]
-    fn hop_by_hop_headers_are_removed_and_end_to_end_headers_kept() {
-        let mut map = appended(&[
-            ("connection", "close, X-Hop"),
-            ("x-hop", "1"),
-            ("keep-alive", "timeout=5"),
-            ("etag", "0123456789abcdef"),
-        ]);
-        strip_hop_by_hop(&mut map);
-        assert_eq!(map.keys().map(HeaderName::as_str).collect::<Vec<_>>(), ["etag"]);
     }
 }

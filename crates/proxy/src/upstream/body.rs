@@ -5,19 +5,17 @@
 //! 1 KiB, a typical value 30 bytes, the largest 256 KiB). Larger ones are streamed; if one is cut short, so is the
 //! client's connection, and the client notices.
 
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use http::Response;
-use http_body::{Body as _, Frame, SizeHint};
-use http_body_util::BodyExt;
-use hyper::body::Incoming;
+use http_body::{Frame, SizeHint};
 use tokio::time::{Instant, Sleep};
 
-use super::pool::Lease;
+use super::exchange::Incoming;
 use super::timing::ExchangeTimer;
 use crate::failure::Failure;
 use crate::reply::Body;
@@ -52,16 +50,12 @@ impl UpstreamBody {
 /// streams it. Without an account, only bodies that need no room are buffered.
 pub(super) async fn read(
     response: Response<Incoming>,
-    lease: Lease,
     account: Option<Account>,
 ) -> Result<Response<UpstreamBody>, Failure> {
     let (head, mut incoming) = response.into_parts();
     let body = match buffer(&mut incoming, account).await? {
-        Buffered::Whole(bytes) => {
-            lease.finish();
-            UpstreamBody::Whole(bytes)
-        }
-        Buffered::TooMuch(begun) => UpstreamBody::Streamed(Streamed::new(begun, incoming, lease)),
+        Buffered::Whole(bytes) => UpstreamBody::Whole(bytes),
+        Buffered::TooMuch(begun) => UpstreamBody::Streamed(Streamed::new(begun, incoming)),
     };
     Ok(Response::from_parts(head, body))
 }
@@ -110,16 +104,14 @@ impl Buffering {
 }
 
 async fn buffer(incoming: &mut Incoming, account: Option<Account>) -> Result<Buffered, Failure> {
-    let announced = incoming.size_hint().exact().map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX));
+    let announced = incoming.announced().map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX));
     let mut buffering = Buffering::new(account);
     if !buffering.allows(announced.unwrap_or(0), announced.unwrap_or(MAX_BUFFERED_BYTES)) {
         return Ok(Buffered::TooMuch(Bytes::new()));
     }
     let mut first = Bytes::new();
     let mut gathered = BytesMut::new();
-    while let Some(frame) = incoming.frame().await {
-        // Trailers contain nothing that metadata clients use.
-        let Ok(data) = frame.map_err(|_| Failure::CutShort)?.into_data() else { continue };
+    while let Some(data) = poll_fn(|cx| incoming.poll_data(cx)).await? {
         if first.is_empty() && gathered.is_empty() {
             first = data;
         } else {
@@ -145,17 +137,15 @@ pub(super) struct Streamed {
     begun: Bytes,
     incoming: Incoming,
     stall: Pin<Box<Sleep>>,
-    lease: Option<Lease>,
     timer: Option<ExchangeTimer>,
 }
 
 impl Streamed {
-    fn new(begun: Bytes, incoming: Incoming, lease: Lease) -> Self {
-        Self { begun, incoming, stall: Box::pin(tokio::time::sleep(STALL_TIMEOUT)), lease: Some(lease), timer: None }
+    fn new(begun: Bytes, incoming: Incoming) -> Self {
+        Self { begun, incoming, stall: Box::pin(tokio::time::sleep(STALL_TIMEOUT)), timer: None }
     }
 
     fn failed(&mut self, failure: Failure) -> Poll<Option<Result<Frame<Bytes>, Failure>>> {
-        self.lease = None;
         if let Some(timer) = self.timer.take() {
             timer.fail();
         }
@@ -171,34 +161,27 @@ impl http_body::Body for Streamed {
         if !self.begun.is_empty() {
             return Poll::Ready(Some(Ok(Frame::data(std::mem::take(&mut self.begun)))));
         }
-        let Poll::Ready(frame) = Pin::new(&mut self.incoming).poll_frame(cx) else {
+        let Poll::Ready(data) = self.incoming.poll_data(cx) else {
             ready!(self.stall.as_mut().poll(cx));
             return self.failed(Failure::TimedOut(STALL_TIMEOUT));
         };
         self.stall.as_mut().reset(Instant::now() + STALL_TIMEOUT);
-        Poll::Ready(match frame {
-            Some(Ok(frame)) => Some(Ok(frame)),
-            Some(Err(_)) => return self.failed(Failure::CutShort),
-            None => {
-                if let Some(lease) = self.lease.take() {
-                    lease.finish();
-                }
-                if let Some(timer) = self.timer.take() {
+        match data {
+            Ok(data) => {
+                // Not only at the end of the stream: hyper does not ask for more than was announced.
+                if self.incoming.is_complete()
+                    && let Some(timer) = self.timer.take()
+                {
                     timer.end();
                 }
-                None
+                Poll::Ready(data.map(|data| Ok(Frame::data(data))))
             }
-        })
+            Err(failure) => self.failed(failure),
+        }
     }
 
     fn size_hint(&self) -> SizeHint {
         let begun = self.begun.len() as u64;
-        let rest = self.incoming.size_hint();
-        let mut hint = SizeHint::new();
-        hint.set_lower(rest.lower() + begun);
-        if let Some(upper) = rest.upper() {
-            hint.set_upper(upper + begun);
-        }
-        hint
+        self.incoming.announced().map_or_else(SizeHint::default, |left| SizeHint::with_exact(left + begun))
     }
 }

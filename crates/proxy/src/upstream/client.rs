@@ -8,12 +8,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use bytes::Bytes;
-use http::{Request, Response, StatusCode};
-use http_body_util::Empty;
-use hyper::body::Incoming;
-use hyper::client::conn::http1;
-use hyper_util::rt::TokioIo;
+use http::{Response, StatusCode};
 use pin_project_lite::pin_project;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::net::{TcpSocket, TcpStream, lookup_host};
@@ -21,20 +16,18 @@ use tokio::time::{Timeout, timeout};
 
 use super::Health;
 use super::body::{self, UpstreamBody};
+use super::connection::Connection;
+use super::exchange::{Incoming, exchange};
 use super::metrics::UpstreamMetrics;
 use super::pool::{Lease, Pool};
 use super::timing::{ExchangeTimer, outcome_of};
-use crate::failure::{Failure, MAX_HEAD_BYTES, UPSTREAM_TIMEOUT};
+use crate::failure::{Failure, UPSTREAM_TIMEOUT};
 use crate::reply::Body;
 use crate::room::Room;
 use protocol::metadata::Target;
 use protocol::metadata::headers::{GOOGLE, METADATA_FLAVOR};
 use telemetry::labels::Label;
 use telemetry::latency::EndpointClass;
-
-/// Size of the read buffer of an upstream connection, in bytes. hyper may buffer three such chunks of a response that its client
-/// does not read; the rest stays with the upstream.
-const READ_BUFFER_BYTES: usize = MAX_HEAD_BYTES;
 
 /// Kernel receive buffer of an upstream connection, in bytes, so that a response that is not read stays with
 /// the upstream.
@@ -69,10 +62,17 @@ pub enum RequestKind {
 }
 
 /// A request as sent to the upstream. It has no body.
-pub(super) type Outgoing = Request<Empty<Bytes>>;
-
-/// A response with an unread body, and its connection.
-type Exchange = (Response<Incoming>, Lease);
+#[derive(Debug)]
+pub(super) struct Outgoing {
+    /// The head.
+    pub(super) bytes: Vec<u8>,
+    /// Whether the method is HEAD, so that the response has no body.
+    pub(super) is_head: bool,
+    pub(super) endpoint: EndpointClass,
+    pub(super) kind: RequestKind,
+    /// The client that is charged for a buffered response.
+    pub(super) peer: Option<SocketAddr>,
+}
 
 /// A client of the upstream.
 #[derive(Debug, Clone)]
@@ -90,18 +90,11 @@ impl UpstreamClient {
         Self { target: Arc::new(target), pool: Arc::default(), health, room, metrics }
     }
 
-    /// Sends a request and returns the response, whose body is buffered, or streamed if it is too large. A buffered
-    /// response is charged to the client at this peer. `write` builds the request, again for a retry.
-    pub async fn send(
-        &self,
-        write: impl Fn() -> Outgoing,
-        endpoint: EndpointClass,
-        kind: RequestKind,
-        peer: Option<SocketAddr>,
-    ) -> Result<Response<Body>, Failure> {
-        let awaited_from = (kind == RequestKind::Ordinary).then(|| Arc::clone(&self.health));
-        let mut timer = ExchangeTimer::start(Arc::clone(&self.metrics.latency), endpoint, awaited_from);
-        let answer = self.within(kind, &write, &mut timer, peer).await;
+    /// Sends a request and returns the response, whose body is buffered, or streamed if it is too large.
+    pub(super) async fn send(&self, request: &Outgoing) -> Result<Response<Body>, Failure> {
+        let awaited_from = (request.kind == RequestKind::Ordinary).then(|| Arc::clone(&self.health));
+        let mut timer = ExchangeTimer::start(Arc::clone(&self.metrics.latency), request.endpoint, awaited_from);
+        let answer = self.within(request, &mut timer).await;
         match &answer {
             Ok(answer) => self.health.answered(answer.status()),
             Err(failure) => self.health.failed(failure),
@@ -117,19 +110,13 @@ impl UpstreamClient {
         }
     }
 
-    async fn within(
-        &self,
-        kind: RequestKind,
-        write: &impl Fn() -> Outgoing,
-        timer: &mut ExchangeTimer,
-        peer: Option<SocketAddr>,
-    ) -> Result<Response<UpstreamBody>, Failure> {
-        match kind {
+    async fn within(&self, request: &Outgoing, timer: &mut ExchangeTimer) -> Result<Response<UpstreamBody>, Failure> {
+        match request.kind {
             RequestKind::Ordinary => {
                 let answered = async {
-                    let (response, lease) = self.exchange(write).await?;
+                    let response = self.exchange(request).await?;
                     timer.first_byte(response.status());
-                    body::read(response, lease, Some(self.room.account(peer))).await
+                    body::read(response, Some(self.room.account(request.peer))).await
                 };
                 let outcome = bounded(UPSTREAM_TIMEOUT, answered).await;
                 if matches!(outcome, Err(Failure::TimedOut(_))) {
@@ -139,23 +126,23 @@ impl UpstreamClient {
                 outcome
             }
             RequestKind::Hanging { timeout_sec } => {
-                let exchange = self.exchange(write);
-                let (response, lease) = match timeout_sec {
+                let exchange = self.exchange(request);
+                let response = match timeout_sec {
                     Some(seconds) => bounded(Duration::from_secs(seconds.into()) + HANGING_MARGIN, exchange).await?,
                     None => exchange.await?,
                 };
                 timer.first_byte(response.status());
                 // A watch has many readers, so its layer buffers and charges the response.
-                bounded(UPSTREAM_TIMEOUT, body::read(response, lease, None)).await
+                bounded(UPSTREAM_TIMEOUT, body::read(response, None)).await
             }
         }
     }
 
     /// One exchange. If a pooled connection turns out to be dead, retries once on a new one, which is safe
     /// because all requests are GET or HEAD.
-    async fn exchange(&self, write: &impl Fn() -> Outgoing) -> Result<Exchange, Failure> {
-        if let Some(pooled) = self.pool.take().await {
-            match exchange_on(pooled, write()).await {
+    async fn exchange(&self, request: &Outgoing) -> Result<Response<Incoming>, Failure> {
+        if let Some(pooled) = self.pool.take() {
+            match exchange(pooled, &request.bytes, request.is_head).await.and_then(checked) {
                 Err(Failure::Closed) => {
                     tracing::debug!("pooled upstream connection was dead; retrying on a new one");
                 }
@@ -164,7 +151,7 @@ impl UpstreamClient {
         }
         // Boxed to keep the future of every request small, because few wait for a connection.
         let fresh = Box::pin(self.connect()).await?;
-        exchange_on(fresh, write()).await
+        exchange(fresh, &request.bytes, request.is_head).await.and_then(checked)
     }
 
     async fn connect(&self) -> Result<Lease, Failure> {
@@ -173,13 +160,7 @@ impl UpstreamClient {
         let stream = bounded(UPSTREAM_TIMEOUT, connecting).await?;
         // Each request is one small write; Nagle's algorithm would only delay it.
         stream.set_nodelay(true).map_err(failed)?;
-        let handshake =
-            http1::Builder::new().read_buf_exact_size(Some(READ_BUFFER_BYTES)).handshake(TokioIo::new(stream)).await;
-        let (sender, connection) = handshake.map_err(|error| Failure::before_head(&error))?;
-        // The task ends when the upstream closes, or when the sender and the response body are dropped. Requests in
-        // flight get its errors.
-        tokio::spawn(connection);
-        Ok(self.pool.lease(sender))
+        Ok(self.pool.lease(Connection::new(stream)))
     }
 }
 
@@ -213,24 +194,20 @@ fn set_keepalive(socket: &TcpSocket) -> io::Result<()> {
     Ok(())
 }
 
-fn exchange_on(mut lease: Lease, request: Outgoing) -> impl Future<Output = Result<Exchange, Failure>> {
-    // Moved before the first await, so that no future has to store it.
-    let answer = lease.connection().send_request(request);
-    async move {
-        let response = answer.await.map_err(|error| Failure::before_head(&error))?;
-        let has_flavor = response.headers().get(METADATA_FLAVOR).is_some_and(|value| value == GOOGLE);
-        match response.status() {
-            status if status.is_informational() => return Err(Failure::NotHttp),
-            // Passed on, they would be final for Python's library, which retries 503.
-            status @ (StatusCode::BAD_GATEWAY | StatusCode::GATEWAY_TIMEOUT) => return Err(Failure::Gateway(status)),
-            _ => {}
-        }
-        // Errors may lack the flavor, because some emulators omit it.
-        if response.status().is_success() && !has_flavor {
-            return Err(Failure::NoFlavor);
-        }
-        Ok((response, lease))
+/// Refuses a response that is not the metadata server's.
+fn checked(response: Response<Incoming>) -> Result<Response<Incoming>, Failure> {
+    let has_flavor = response.headers().get(METADATA_FLAVOR).is_some_and(|value| value == GOOGLE);
+    match response.status() {
+        status if status.is_informational() => return Err(Failure::NotHttp),
+        // Passed on, they would be final for Python's library, which retries 503.
+        status @ (StatusCode::BAD_GATEWAY | StatusCode::GATEWAY_TIMEOUT) => return Err(Failure::Gateway(status)),
+        _ => {}
     }
+    // Errors may lack the flavor, because some emulators omit it.
+    if response.status().is_success() && !has_flavor {
+        return Err(Failure::NoFlavor);
+    }
+    Ok(response)
 }
 
 pin_project! {
@@ -277,8 +254,10 @@ mod tests {
         let room = Room::new(0, Hook::new(Arc::new(|_| false)));
         let client = UpstreamClient::new(target, Arc::clone(&health), room, Arc::default());
         {
-            let asked = client.send(|| Outgoing::new(Empty::new()), EndpointClass::Leaf, kind, None);
-            assert!(timeout(Duration::from_millis(millis), asked).await.is_err(), "the server answers nothing");
+            let request =
+                Outgoing { bytes: Vec::new(), is_head: false, endpoint: EndpointClass::Leaf, kind, peer: None };
+            let asked = timeout(Duration::from_millis(millis), client.send(&request)).await;
+            assert!(asked.is_err(), "the server answers nothing");
         }
         health.failure()
     }

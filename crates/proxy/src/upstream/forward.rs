@@ -1,22 +1,24 @@
 //! [`Forward`]: sends requests to the upstream. The only place that decides which requests are sent, and where.
 
 use std::future::ready;
+use std::io::Write;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use http::header;
-use http::uri::PathAndQuery;
-use http::{HeaderMap, Response, Version};
-use http_body_util::Empty;
+use http::Response;
+use http::header::{self, HeaderName, HeaderValue};
 use tower::Service;
 
 use super::Values;
 use super::client::{Outgoing, RequestKind, UpstreamClient};
 use crate::failure::Failure;
 use crate::reply::Body;
-use protocol::metadata::headers::{self, FORWARDED, GOOGLE, METADATA_FLAVOR};
+use protocol::metadata::headers::{GOOGLE, METADATA_FLAVOR, forwarded};
 use protocol::metadata::{Endpoint, Method, Principal, Request};
+
+/// Memory for a request to the upstream, in bytes. Nearly all have less.
+const USUAL_HEAD_BYTES: usize = 512;
 
 /// The innermost service: takes a [`Request`] and returns the upstream's response.
 #[derive(Debug, Clone)]
@@ -54,14 +56,19 @@ impl Forward {
         matches!(self.to, To::Server(_))
     }
 
-    /// Sends a request to the upstream.
-    pub async fn ask(&self, request: &Request) -> Result<Response<Body>, Failure> {
-        let client = match &self.to {
-            To::Server(client) => client,
-            To::Values(values) => return Ok(values.answer(request)),
+    /// Sends a request to the upstream. What waits for the response keeps no more of the request than what is sent, because it
+    /// may wait for hours, and the request shares the read buffer of its connection.
+    pub fn ask(&self, request: &Request) -> impl Future<Output = Result<Response<Body>, Failure>> + Send + use<> {
+        let answer = match &self.to {
+            To::Server(client) => Err((Arc::clone(client), outgoing(request))),
+            To::Values(values) => Ok(values.answer(request)),
         };
-        let response = client.send(|| outgoing(request), request.into(), kind_of(request), request.peer).await?;
-        Ok(clean(response, request.method == Method::Head))
+        async move {
+            match answer {
+                Ok(answer) => Ok(answer),
+                Err((client, request)) => client.send(&request).await.map(clean),
+            }
+        }
     }
 }
 
@@ -76,14 +83,8 @@ impl Service<Box<Request>> for Forward {
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, mut request: Box<Request>) -> Self::Future {
-        if !may_pass(&request) {
-            return Box::pin(ready(Err(Failure::Foreign)));
-        }
-        // The request may wait for hours, so it must not keep the connection's read buffer.
-        request.detach();
-        let forward = self.clone();
-        Box::pin(async move { forward.ask(&request).await })
+    fn call(&mut self, request: Box<Request>) -> Self::Future {
+        if may_pass(&request) { Box::pin(self.ask(&request)) } else { Box::pin(ready(Err(Failure::Foreign))) }
     }
 }
 
@@ -103,41 +104,30 @@ fn kind_of(request: &Request) -> RequestKind {
     }
 }
 
-/// Builds the upstream request from the parsed request.
+/// Writes the upstream request. All of it was checked when the request was parsed: a canonical path, an encoded query, and
+/// valid header values.
 fn outgoing(request: &Request) -> Outgoing {
-    let mut outgoing = Outgoing::new(Empty::new());
-    *outgoing.method_mut() = request.method.into();
-    *outgoing.uri_mut() = target(request).into();
-    *outgoing.headers_mut() = headers_for(request);
-    outgoing
-}
-
-fn target(request: &Request) -> PathAndQuery {
-    let text = format!("{}{}", request.path, request.query);
-    text.try_into().expect("a canonical path and an encoded query are a request target")
-}
-
-fn headers_for(request: &Request) -> HeaderMap {
-    let mut headers = HeaderMap::with_capacity(4);
-    headers.insert(header::HOST, request.host.as_header().clone());
-    headers.insert(METADATA_FLAVOR, GOOGLE);
-    for name in FORWARDED {
-        if let Some(value) = request.headers.get(&name) {
-            headers.insert(name, value.clone());
+    let is_head = request.method == Method::Head;
+    let mut bytes = Vec::with_capacity(USUAL_HEAD_BYTES);
+    bytes.extend_from_slice(if is_head { b"HEAD " } else { b"GET " });
+    write!(bytes, "{}{} HTTP/1.1\r\n", request.path, request.query).expect("writing to memory does not fail");
+    let mut add = |name: &HeaderName, value: &HeaderValue| {
+        for part in [name.as_str().as_bytes(), b": ", value.as_bytes(), b"\r\n"] {
+            bytes.extend_from_slice(part);
         }
-    }
-    headers
+    };
+    add(&header::HOST, request.host.as_header());
+    add(&METADATA_FLAVOR, &GOOGLE);
+    forwarded(&request.headers).for_each(|(name, value)| add(&name, value));
+    bytes.extend_from_slice(b"\r\n");
+    Outgoing { bytes, is_head, endpoint: request.into(), kind: kind_of(request), peer: request.peer }
 }
 
-/// The response as passed on, without hop-by-hop headers, framing headers and cookies. Clients share upstream
-/// connections, cached values and watches, so a cookie would reach several of them. Errors of some emulators lack the
-/// flavor, which clients require, so it is added. The HTTP version of the upstream is not passed on: hyper would answer
-/// in the version of this response, and close the connection after HTTP/1.0.
-fn clean(mut response: Response<Body>, is_head: bool) -> Response<Body> {
-    headers::strip_framing(response.headers_mut(), is_head);
+/// The response as passed on, without cookies. Clients share upstream connections, cached values and watches, so a cookie
+/// would reach several of them. Errors of some emulators lack the flavor, which clients require, so it is added.
+fn clean(mut response: Response<Body>) -> Response<Body> {
     response.headers_mut().remove(header::SET_COOKIE);
     response.headers_mut().insert(METADATA_FLAVOR, GOOGLE);
-    *response.version_mut() = Version::HTTP_11;
     response
 }
 
@@ -168,6 +158,25 @@ mod tests {
         drop(asked);
     }
 
+    /// What a server decodes of a target would be a second request, or another.
+    #[test]
+    fn a_request_is_written_in_the_form_that_was_judged() {
+        let target = "/computeMetadata//v1/./instance/%40x?alt=a%20Host:b%2526&last_etag=%C3%A9+%26";
+        let target: http::uri::PathAndQuery = target.parse().expect("a target");
+        let query = Query::parse(target.query()).expect("a query");
+        let mut request = Request::get(MetadataPath::parse(&target).expect("a path"), query);
+        request.headers.insert(header::USER_AGENT, HeaderValue::from_bytes(b"a\tb\xff").expect("a value"));
+        request.headers.insert("x-goog-api-client", "x".repeat(1025).parse().expect("a value"));
+        request.headers.insert("range", HeaderValue::from_static("bytes=0-1"));
+        let Outgoing { bytes, is_head, .. } = outgoing(&request);
+        let expected = b"GET /computeMetadata/v1/instance/@x?alt=a%20Host:b%2526&last_etag=%C3%A9%20%26 HTTP/1.1\r\n\
+            host: metadata.google.internal\r\nmetadata-flavor: Google\r\nuser-agent: a\tb\xff\r\n\r\n";
+        assert_eq!((bytes.escape_ascii().to_string(), is_head), (expected.escape_ascii().to_string(), false));
+        request.method = Method::Head;
+        let Outgoing { bytes, is_head, .. } = outgoing(&request);
+        assert!(bytes.starts_with(b"HEAD /computeMetadata/") && is_head);
+    }
+
     #[tokio::test]
     async fn the_nodes_accounts_are_asked_for_in_the_nodes_name_only() {
         let target = Target::parse("http://127.0.0.1:1").expect("a target");
@@ -193,13 +202,7 @@ mod tests {
     #[test]
     fn a_cookie_is_not_passed_on() {
         let response = Response::builder().header("set-cookie", "a=1").header("set-cookie", "b=2").header("etag", "x");
-        let cleaned = clean(response.body(Body::Whole(Bytes::new())).expect("a response"), false);
+        let cleaned = clean(response.body(Body::Whole(Bytes::new())).expect("a response"));
         assert!(!cleaned.headers().contains_key("set-cookie") && cleaned.headers().contains_key("etag"));
-    }
-
-    #[test]
-    fn an_older_version_of_the_upstream_is_not_passed_on() {
-        let response = Response::builder().version(Version::HTTP_10).body(Body::Whole(Bytes::new()));
-        assert_eq!(clean(response.expect("a response"), false).version(), Version::HTTP_11);
     }
 }

@@ -4,6 +4,8 @@
 //! used last is most likely to be alive. (A pool for many hosts does not report whether a connection is new,
 //! which the retry in `client` needs to know.)
 //!
+//! Nothing watches an idle connection: whether its server has closed it is found when it is taken.
+//!
 //! While there are idle connections, a task with a timer closes those that have been idle for too long, so that a
 //! burst's connections are closed even without further requests. Connections are idle while the machine is suspended, too: their
 //! server may be another one afterwards that does not answer on them, and a request on one would wait in vain.
@@ -12,17 +14,12 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use bytes::Bytes;
-use http_body_util::Empty;
-use hyper::client::conn::http1::SendRequest;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
+use super::connection::Connection;
 use base::clock::BootTime;
-
-/// A connection that is ready for a request.
-pub(super) type Connection = SendRequest<Empty<Bytes>>;
 
 /// Maximum idle time of a connection. The real server's own limit is not published; a connection that it
 /// closed costs one retry.
@@ -65,11 +62,10 @@ pub(super) struct Lease {
 }
 
 impl Pool {
-    /// The most recently used connection that is still open.
-    pub(super) async fn take(self: &Arc<Self>) -> Option<Lease> {
-        while let Some(mut connection) = self.pop(BootTime::now()) {
-            // Resolves immediately: with an error if the upstream has closed the connection.
-            if connection.ready().await.is_ok() {
+    /// The most recently used connection that can take a request.
+    pub(super) fn take(self: &Arc<Self>) -> Option<Lease> {
+        while let Some(connection) = self.pop(BootTime::now()) {
+            if connection.is_quiet() {
                 return Some(self.lease(connection));
             }
         }
@@ -130,9 +126,7 @@ impl Lease {
 
     /// The response was read to its end: the connection may serve another request.
     pub(super) fn finish(self) {
-        if !self.connection.is_closed() {
-            self.pool.push(self.connection, BootTime::now());
-        }
+        self.pool.push(self.connection, BootTime::now());
     }
 }
 
@@ -149,31 +143,36 @@ fn limit(idle: usize) -> Duration {
 }
 
 #[cfg(test)]
+impl Pool {
+    /// Number of idle connections.
+    pub(super) fn size(&self) -> usize {
+        self.state.lock().idle.len()
+    }
+}
+
+#[cfg(test)]
 mod tests {
-    use http::Request;
-    use hyper::client::conn::http1;
-    use hyper_util::rt::TokioIo;
-    use tokio::io::{AsyncReadExt, duplex};
+    use std::io::Read;
+    use std::net::TcpStream;
+
     use tokio::time::advance;
 
     use super::*;
     use base::clock::suspend;
 
     /// Returns this many connections to the pool, as after a burst. Their other ends stay open.
-    async fn after_a_burst(pool: &Arc<Pool>, size: usize) -> Vec<tokio::io::DuplexStream> {
-        let mut ends = Vec::new();
-        for _ in 0..size {
-            let (near, far) = duplex(1024);
-            let (sender, connection) = http1::handshake(TokioIo::new(near)).await.expect("nothing is sent yet");
-            tokio::spawn(connection);
-            pool.lease(sender).finish();
-            ends.push(far);
-        }
-        ends
+    fn after_a_burst(pool: &Arc<Pool>, size: usize) -> Vec<TcpStream> {
+        let finished = |_| {
+            let (connection, far) = Connection::pair();
+            pool.lease(connection).finish();
+            far
+        };
+        (0..size).map(finished).collect()
     }
 
-    fn idle(pool: &Pool) -> usize {
-        pool.state.lock().idle.len()
+    /// Whether the other end sees that the connection was closed.
+    fn is_closed(end: &mut TcpStream) -> bool {
+        end.read(&mut [0]).is_ok_and(|read| read == 0)
     }
 
     /// Lets this much time pass without using the pool.
@@ -184,76 +183,74 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_bursts_connections_are_closed_without_further_requests() {
         let pool = Arc::<Pool>::default();
-        let mut ends = after_a_burst(&pool, 100).await;
+        let mut ends = after_a_burst(&pool, 100);
         quiet(MAX_IDLE_OF_BURST).await;
-        assert_eq!(idle(&pool), MAX_IDLE_CONNECTIONS);
-        let mut closed = [0];
-        assert_eq!(ends[0].read(&mut closed).await.ok(), Some(0), "the upstream sees the close");
+        assert_eq!(pool.size(), MAX_IDLE_CONNECTIONS);
+        assert!(is_closed(&mut ends[0]), "the upstream sees the close");
         quiet(MAX_IDLE_FOR).await;
-        assert_eq!(idle(&pool), 0);
+        assert_eq!(pool.size(), 0);
         assert!(!pool.state.lock().is_kept, "no task runs for an empty pool");
-        let _ends = after_a_burst(&pool, 1).await;
+        let _ends = after_a_burst(&pool, 1);
         quiet(MAX_IDLE_FOR).await;
-        assert_eq!(idle(&pool), 0, "the task is started again");
+        assert_eq!(pool.size(), 0, "the task is started again");
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_burst_that_follows_quiet_use_is_noticed() {
         let pool = Arc::<Pool>::default();
-        let _first = after_a_burst(&pool, 1).await;
+        let _first = after_a_burst(&pool, 1);
         quiet(Duration::from_secs(5)).await;
-        let _ends = after_a_burst(&pool, 100).await;
+        let _ends = after_a_burst(&pool, 100);
         quiet(MAX_IDLE_OF_BURST).await;
-        assert_eq!(idle(&pool), MAX_IDLE_CONNECTIONS);
+        assert_eq!(pool.size(), MAX_IDLE_CONNECTIONS);
     }
 
     #[tokio::test(start_paused = true)]
     async fn the_task_does_not_keep_the_pool_alive() {
         let pool = Arc::<Pool>::default();
-        let mut ends = after_a_burst(&pool, 1).await;
+        let mut ends = after_a_burst(&pool, 1);
         drop(pool);
-        assert_eq!(ends[0].read(&mut [0]).await.ok(), Some(0), "its connections are closed");
+        assert!(is_closed(&mut ends[0]), "its connections are closed");
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_bursts_connections_are_kept_for_its_next_wave_and_then_closed() {
         let pool = Arc::<Pool>::default();
-        let _ends = after_a_burst(&pool, 100).await;
-        assert_eq!(idle(&pool), 100);
+        let _ends = after_a_burst(&pool, 100);
+        assert_eq!(pool.size(), 100);
         advance(MAX_IDLE_OF_BURST).await;
-        let lease = pool.take().await.expect("an open connection");
-        assert_eq!(idle(&pool), MAX_IDLE_CONNECTIONS - 1, "the others were idle for too long");
+        let lease = pool.take().expect("an open connection");
+        assert_eq!(pool.size(), MAX_IDLE_CONNECTIONS - 1, "the others were idle for too long");
         lease.finish();
-        assert_eq!(idle(&pool), MAX_IDLE_CONNECTIONS);
+        assert_eq!(pool.size(), MAX_IDLE_CONNECTIONS);
         advance(Duration::from_millis(29_999)).await;
-        assert!(pool.take().await.is_some(), "just before its maximum idle time");
-        assert_eq!(idle(&pool), 0, "the other connections were idle for longer");
+        assert!(pool.take().is_some(), "just before its maximum idle time");
+        assert_eq!(pool.size(), 0, "the other connections were idle for longer");
     }
 
     #[tokio::test(start_paused = true)]
     async fn connections_from_before_a_suspension_are_not_used() {
         let pool = Arc::<Pool>::default();
-        let mut ends = after_a_burst(&pool, 2).await;
+        let mut ends = after_a_burst(&pool, 2);
         suspend(MAX_IDLE_FOR / 2);
-        pool.take().await.expect("an open connection").finish();
+        pool.take().expect("an open connection").finish();
         suspend(MAX_IDLE_FOR / 2);
-        pool.take().await.expect("it was used since").finish();
-        assert_eq!(idle(&pool), 1);
-        assert_eq!(ends[0].read(&mut [0]).await.ok(), Some(0), "it was idle for too long");
+        pool.take().expect("it was used since").finish();
+        assert_eq!(pool.size(), 1);
+        assert!(is_closed(&mut ends[0]), "it was idle for too long");
         suspend(MAX_IDLE_FOR);
-        assert!(pool.take().await.is_none());
-        let _ends = after_a_burst(&pool, 1).await;
+        assert!(pool.take().is_none());
+        let _ends = after_a_burst(&pool, 1);
         quiet(MAX_IDLE_FOR).await;
-        assert_eq!(idle(&pool), 0, "the timer still runs");
+        assert_eq!(pool.size(), 0, "the timer still runs");
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_connection_that_was_not_finished_is_closed() {
         let pool = Arc::<Pool>::default();
-        let _ends = after_a_burst(&pool, 1).await;
-        let mut lease = pool.take().await.expect("an open connection");
-        drop(lease.connection().send_request(Request::new(Empty::new())));
-        drop(lease);
-        assert_eq!(idle(&pool), 0);
+        let mut ends = after_a_burst(&pool, 1);
+        drop(pool.take().expect("an open connection"));
+        assert!(is_closed(&mut ends[0]));
+        assert_eq!(pool.size(), 0);
     }
 }
