@@ -89,8 +89,7 @@ where
         let account = self.watches.room.account(request.peer);
         let patience = request.query.timeout_seconds().map(|seconds| Duration::from_secs(seconds.into()));
         let delay = patience.unwrap_or(REFUSAL_DELAY).min(REFUSAL_DELAY);
-        // A request that joins a watch is dropped here. A request that begins one is detached from its buffer by
-        // `Forward`.
+        // A request that joins a watch is dropped here. Of one that begins it, `Forward` keeps only what it sends.
         match self.watches.join(key, &account, || self.inner.call(request)) {
             Ok(watcher) => Outcome::pending(async move { watcher.answer().await }),
             Err(full) => Outcome::pending(async move {
