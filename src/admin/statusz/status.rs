@@ -10,11 +10,9 @@ use crate::cli;
 use crate::shared::Shared;
 use base::clock::BootTime;
 use identity::Identity;
-use protocol::metadata::ServiceAccount;
 use proxy::layers::leaves::LeafRow;
 use proxy::layers::token_cache::TokenRow;
 use proxy::memory::Pressure;
-use proxy::tokens::TokenKind;
 use telemetry::histogram::Snapshot;
 use telemetry::history::{self, Course};
 use telemetry::labels::Label;
@@ -146,16 +144,9 @@ impl TokenStatus {
         let parameters = row.key.params().enumerate();
         let parameters =
             parameters.flat_map(|(at, (param, value))| [if at == 0 { "" } else { " " }, param.key(), "=", value]);
-        let account = match &row.key.account {
-            ServiceAccount::Default => "default",
-            ServiceAccount::Email(email) => email,
-        };
         Self {
-            account: cut([account]),
-            kind: match row.key.kind {
-                TokenKind::Access => "access",
-                TokenKind::Identity => "identity",
-            },
+            account: cut([&*row.key.account.to_string()]),
+            kind: row.key.kind.label(),
             parameters: cut(parameters),
             age_seconds: row.token.map(|(age, _)| age.as_secs()),
             expires_in_seconds: row.token.map(|(_, expires_in)| expires_in),
