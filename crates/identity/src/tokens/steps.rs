@@ -31,7 +31,7 @@ use crate::workloads::{Federation, GoogleAccount, Link, Workload, Workloads};
 use base::clock::BootTime;
 use protocol::metadata::{Fingerprint, WorkloadId};
 use proxy::failure::{ExchangeFailure, TokenServer, Withheld};
-use proxy::tokens::{NoToken, TokenKind, Urgency};
+use proxy::tokens::{NoToken, Urgency};
 use telemetry::labels::Label as _;
 use telemetry::sampled::{Brief, SampledBy};
 
