@@ -10,7 +10,6 @@ use crate::google::world_with_google;
 use crate::kube::{Client, NODE, pause};
 use crate::leads::CHECKED;
 use crate::limits::bounds;
-use crate::operators::PAGES;
 use crate::pod::{Pod, Told};
 use crate::support::cgroup::Cgroup;
 use crate::support::needs::{Test, tests};
@@ -192,8 +191,5 @@ fn a_connection_that_pauses_stays_its_pods() {
 
 /// Number of clients that the proxy has identified as pods by their processes.
 fn identifications(world: &World) -> u64 {
-    let metrics = world.node.namespace.curl(&format!("{PAGES}/metrics")).text;
-    let series = "metadata_proxy_identifications_total{result=\"kernel\"} ";
-    let count = metrics.lines().find_map(|line| line.strip_prefix(series));
-    count.expect("a series for each result").parse().expect("a number")
+    world.metric("metadata_proxy_identifications_total{result=\"kernel\"}")
 }

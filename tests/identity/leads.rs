@@ -7,9 +7,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::crowd::SETTLED;
-use crate::fleet::metric;
 use crate::kube::{NODE, pause};
-use crate::operators::PAGES;
 use crate::pod::{Pod, Told};
 use crate::sandbox::Address;
 use crate::support::needs::{Test, tests};
@@ -40,8 +38,7 @@ fn unwanted(time: Duration) -> u64 {
 
 /// The number of scans so far.
 fn scans(world: &World) -> u64 {
-    let metrics = world.node.namespace.curl(&format!("{PAGES}/metrics")).text;
-    metric(&metrics, "metadata_proxy_identity_scan_duration_seconds_count", "")
+    world.metric("metadata_proxy_identity_scan_duration_seconds_count")
 }
 
 /// This number of pods run for a while, and then open connections one after the other. Returns the number of scans
