@@ -94,9 +94,7 @@ fn inherit(world: &World, api: &mut Client, name: &str, number: u8, delay: Durat
 }
 
 fn an_heir_whose_sandbox_has_died_is_not_taken_for_the_pod_before_it() {
-    let world = World::new();
-    let mut api = world.server.admin();
-    api.create_account("team-0", "app-0");
+    let (world, mut api) = World::with_account();
     let _proxy = world.proxy(&[]);
     let mut seen = Vec::new();
     for turn in 0..4 {
@@ -119,9 +117,7 @@ fn an_heir_whose_sandbox_has_died_is_not_taken_for_the_pod_before_it() {
 }
 
 fn a_pod_whose_sandbox_has_died_is_not_taken_for_one_that_has_given_itself_its_address() {
-    let world = World::new();
-    let mut api = world.server.admin();
-    api.create_account("team-0", "app-0");
+    let (world, mut api) = World::with_account();
     let _proxy = world.proxy(&[]);
     let pod = world.pod(&mut api, "pod", world.address(0));
     let ask = |pod: &Pod| pod.connect().map(|mut connection| pod.ask(&mut connection));
@@ -145,9 +141,7 @@ fn a_pod_whose_sandbox_has_died_is_not_taken_for_one_that_has_given_itself_its_a
 }
 
 fn a_kept_connection_ends_with_its_pod() {
-    let world = World::new();
-    let mut api = world.server.admin();
-    api.create_account("team-0", "app-0");
+    let (world, mut api) = World::with_account();
     let _proxy = world.proxy(&[]);
     for turn in 0..5 {
         let pod = world.pod(&mut api, &format!("killed-{turn}"), world.address(turn));
@@ -175,9 +169,7 @@ fn a_kept_connection_ends_with_its_pod() {
 }
 
 fn a_connection_that_pauses_stays_its_pods() {
-    let world = World::new();
-    let mut api = world.server.admin();
-    api.create_account("team-0", "app-0");
+    let (world, mut api) = World::with_account();
     let _proxy = world.proxy(&[]);
     let pod = world.pod(&mut api, "pod", world.address(0));
     let mut kept = pod.become_known();

@@ -124,9 +124,7 @@ const ASKING: Duration = Duration::from_secs(6);
 const MOST: Duration = Duration::from_millis(250);
 
 fn pods_that_open_a_connection_for_each_request_are_answered() {
-    let world = World::new();
-    let mut api = world.server.admin();
-    api.create_account("team-0", "app-0");
+    let (world, mut api) = World::with_account();
     let pods: Vec<Arc<Pod>> =
         (0..20).map(|number| world.pod(&mut api, &format!("pod-{number}"), world.address(number))).collect();
     let group = Cgroup::new(bounds()).expect("groups are needed");

@@ -24,9 +24,7 @@ const PODS: u8 = 110;
 const MOST: u64 = 8 * 1024;
 
 fn identity_takes_little_memory() {
-    let world = World::new();
-    let mut api = world.server.admin();
-    api.create_account("team-0", "app-0");
+    let (world, mut api) = World::with_account();
     let elsewhere = if is_full_size() { 10_000 } else { 500 };
     for number in 0..elsewhere {
         api.create_pod("team-0", &format!("elsewhere-{number}"), "app-0", "node-2");

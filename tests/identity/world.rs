@@ -41,6 +41,14 @@ impl World {
         Self { watch, server, node }
     }
 
+    /// The same with the account `app-0` of team-0, and an administrator's client.
+    pub fn with_account() -> (Self, Client) {
+        let world = Self::new();
+        let mut api = world.server.admin();
+        api.create_account("team-0", "app-0");
+        (world, api)
+    }
+
     /// The proxy's address for pods.
     pub fn proxy_address(&self) -> SocketAddr {
         SocketAddr::new(self.node.network.node().v4.into(), PORT)
