@@ -43,11 +43,7 @@ impl Status {
                 room("wait_for_change requests", limits.watches.count(), limits.watches.limit()),
             ],
             memory: Memory::from_pressure(&limits.pressure),
-            sheds: measures
-                .shedding
-                .counts()
-                .map(|(reason, count)| Count { reason: reason.to_owned(), count })
-                .collect(),
+            sheds: counts(measures.shedding.counts()),
             refusals: counts(measures.requests.refusals()),
             window_seconds: history::INTERVAL.as_secs() * points as u64,
             point_seconds: history::INTERVAL.as_secs(),
@@ -66,8 +62,8 @@ fn room(of: &'static str, used: usize, limit: usize) -> Room {
     Room { of, used: used as u64, limit: limit as u64 }
 }
 
-fn counts(counted: Vec<(String, u64)>) -> Vec<Count> {
-    counted.into_iter().map(|(reason, count)| Count { reason, count }).collect()
+fn counts<R: Into<String>>(counted: impl IntoIterator<Item = (R, u64)>) -> Vec<Count> {
+    counted.into_iter().map(|(reason, count)| Count { reason: reason.into(), count }).collect()
 }
 
 fn exchanges(latency: &Latency) -> Vec<Exchange> {
