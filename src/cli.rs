@@ -15,7 +15,6 @@ mod mock;
 mod opened;
 mod policy;
 mod redirect;
-mod repeated;
 mod serve;
 mod startup_taint;
 mod status;
@@ -186,19 +185,18 @@ pub fn unknown_variables() -> Vec<String> {
 }
 
 impl Args {
-    /// Resolves the values, and adds the invalid ones to `mistakes`. A subcommand ignores flags that it does not use.
+    /// Resolves the values, and adds the invalid ones to `mistakes`. A subcommand has its flags that were typed before it, too, and
+    /// ignores others.
     fn resolve(self, given: &ArgMatches, mistakes: &mut Mistakes) -> Option<Command> {
         let Self { serve, command } = self;
         Some(match command {
             None => Command::Serve(serve.config(given, mistakes)?),
-            Some(Subcommands::Explain(args)) => args.resolve(serve.policy, serve.admin, mistakes)?,
-            Some(Subcommands::Policy(args)) => {
-                Command::Ask { question: args.resolve(serve.policy, mistakes)?, proxy: None }
-            }
-            Some(Subcommands::Redirect(args)) => args.resolve(serve, mistakes)?,
-            Some(Subcommands::Status(args)) => args.resolve(serve.admin, mistakes)?,
-            Some(Subcommands::Check(args)) => args.resolve(serve.admin, serve.log, mistakes)?,
-            Some(Subcommands::Identity(args)) => args.resolve(serve.identity, serve.admin, mistakes)?,
+            Some(Subcommands::Explain(args)) => args.resolve(mistakes)?,
+            Some(Subcommands::Policy(args)) => Command::Ask { question: args.resolve(mistakes)?, proxy: None },
+            Some(Subcommands::Redirect(args)) => args.resolve(serve.log, mistakes)?,
+            Some(Subcommands::Status(args)) => args.resolve(mistakes)?,
+            Some(Subcommands::Check(args)) => args.resolve(mistakes)?,
+            Some(Subcommands::Identity(args)) => args.resolve(mistakes)?,
             #[cfg(feature = "mock")]
             Some(Subcommands::Mock(args)) => Command::Mock(args.resolve(mistakes)?),
             #[cfg(feature = "mock")]

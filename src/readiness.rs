@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use http::StatusCode;
 use serde::{Deserialize, Serialize};
+use strum::Display;
 use tokio::time::Instant;
 
 use crate::door_probe::{DoorProbe, DoorTrouble};
@@ -17,18 +18,21 @@ use proxy::server::Drain;
 use proxy::upstream::Health;
 use telemetry::{Registry, table};
 
-/// State of the process.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+/// State of the process, and as one line of readable text.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Display)]
 #[serde(rename_all = "lowercase", tag = "status", content = "reason")]
+#[strum(serialize_all = "lowercase")]
 pub enum State {
     /// Not serving yet, or warming up the cache.
     Starting,
     /// Unable to identify pods, so that requests get 503. A new version in this state does not replace the previous one.
+    #[strum(to_string = "unable: {0}")]
     Unable(String),
     /// Serving.
     Ready,
     /// Serving, but the last upstream request failed, or the proxy's own door does not answer. Still ready: no other node's
     /// proxy can serve this node's pods, and cached values are still served.
+    #[strum(to_string = "degraded: {0}")]
     Degraded(String),
     /// Finishing requests in flight and accepting no connections.
     Draining,
@@ -225,19 +229,6 @@ impl fmt::Display for TokenUsers {
         match self {
             Self::All => Ok(()),
             Self::Only(pods) => write!(f, " (needed by {} pods here that act as the node)", pods.len()),
-        }
-    }
-}
-
-/// One line of readable text.
-impl fmt::Display for State {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Starting => f.write_str("starting"),
-            Self::Unable(reason) => write!(f, "unable: {reason}"),
-            Self::Ready => f.write_str("ready"),
-            Self::Degraded(reason) => write!(f, "degraded: {reason}"),
-            Self::Draining => f.write_str("draining"),
         }
     }
 }

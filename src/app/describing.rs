@@ -47,7 +47,7 @@ pub(super) async fn describe(cluster: Cluster, values: Arc<Values>, leaves: Arc<
 #[cfg(test)]
 mod tests {
     use http::Response;
-    use serde_json::json;
+    use serde_json::{Value, json};
     use tokio::task::JoinHandle;
     use tokio::time::Instant;
 
@@ -72,20 +72,26 @@ mod tests {
         asked
     }
 
+    fn node(labels: &Value) -> Value {
+        json!({"metadata": {"uid": "u", "resourceVersion": "1", "labels": labels}})
+    }
+
     #[tokio::test(start_paused = true)]
     async fn a_node_is_read_until_its_zone_is_known() {
         let (mut fake, values, reading) = reading(Named::default());
         drop(asked(&mut fake).await);
         let uninitialized = json!([{"key": "node.cloudprovider.kubernetes.io/uninitialized", "effect": "NoSchedule"}]);
-        asked(&mut fake).await.answer(200, &json!({"metadata": {"uid": "u"}, "spec": {"taints": uninitialized}}));
+        let mut new = node(&Value::Null);
+        new["spec"] = json!({ "taints": uninitialized });
+        asked(&mut fake).await.answer(200, &new);
         let began = Instant::now();
         let next = asked(&mut fake).await;
         assert!(values.awaits_node(), "its labels will come");
         assert_eq!(began.elapsed().as_secs(), UNINITIALIZED.as_secs());
-        next.answer(200, &json!({"metadata": {"uid": "u", "labels": {"a": "b"}}}));
+        next.answer(200, &node(&json!({"a": "b"})));
         let next = asked(&mut fake).await;
         assert!(!values.awaits_node() && values.lacks_zone());
-        next.answer(200, &json!({"metadata": {"uid": "u", "labels": {"topology.kubernetes.io/zone": "eu-a"}}}));
+        next.answer(200, &node(&json!({"topology.kubernetes.io/zone": "eu-a"})));
         reading.await.expect("no panic");
         assert!(!values.lacks_zone());
     }
@@ -96,7 +102,7 @@ mod tests {
         asked(&mut fake).await.refuse(403, "no");
         let next = asked(&mut fake).await;
         assert!(!values.awaits_node() && values.lacks_zone());
-        next.answer(200, &json!({"metadata": {"uid": "u", "labels": {"topology.kubernetes.io/zone": "eu-a"}}}));
+        next.answer(200, &node(&json!({"topology.kubernetes.io/zone": "eu-a"})));
         reading.await.expect("no panic");
         assert!(!values.lacks_zone());
     }

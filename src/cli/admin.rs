@@ -7,22 +7,19 @@ use serde::Serialize;
 
 use super::flag::Flag;
 use super::given::{Given, Mistakes};
-use super::repeated::repeated;
 use crate::config;
 
-repeated! {
-    #[derive(Debug, Args, Serialize)]
-    #[serde(rename_all = "kebab-case")]
-    pub(super) struct AdminArgs {
-        /// Address for operators: /metrics, /healthz, /readyz, /statusz and others
-        #[arg(
-            long,
-            value_name = "HOST:PORT",
-            env = "METADATA_PROXY_METRICS_ADDR",
-            default_value = config::METRICS_ADDR.to_string()
-        )]
-        metrics_addr: Given<SocketAddr>,
-    }
+#[derive(Debug, Args, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) struct AdminArgs {
+    /// Address for operators: /metrics, /healthz, /readyz, /statusz and others
+    #[arg(
+        long,
+        value_name = "HOST:PORT",
+        env = "METADATA_PROXY_METRICS_ADDR",
+        default_value = config::METRICS_ADDR.to_string()
+    )]
+    metrics_addr: Given<SocketAddr>,
 }
 
 impl Flag for AdminArgs {

@@ -9,7 +9,6 @@ use super::flag::Flag;
 use super::given::{Given, Mistakes, Syntax};
 use super::log::LogArgs;
 use super::opened::RoutesArgs;
-use super::repeated::Repeated;
 use super::syntax::{ArgExt as _, Choice, HostName, Time};
 use operator::check::{Canary, Command};
 use telemetry::logging::Format;
@@ -45,15 +44,8 @@ pub(super) struct CheckArgs {
 }
 
 impl CheckArgs {
-    /// The command, the listener for operators, and the log's format and levels; the last two as given before or after the subcommand.
-    pub(super) fn resolve(
-        self,
-        admin_before: AdminArgs,
-        log_before: LogArgs,
-        mistakes: &mut Mistakes,
-    ) -> Option<super::Command> {
-        let admin = self.admin.over(admin_before).resolve(mistakes);
-        let log = self.log.over(log_before).resolve(mistakes);
+    pub(super) fn resolve(self, mistakes: &mut Mistakes) -> Option<super::Command> {
+        let (admin, log) = (self.admin.resolve(mistakes), self.log.resolve(mistakes));
         let node = mistakes.optional(self.node_name);
         let open = self.open.resolve(mistakes)?;
         let command = match self.interval {

@@ -5,56 +5,53 @@ use serde::Serialize;
 
 use super::flag::{Flag, unset};
 use super::given::{Given, Mistakes, Syntax, syntax, value};
-use super::repeated::repeated;
 use super::syntax::{ArgExt as _, Choice, NONE, Switch};
 use identity::workloads::{ClusterUri, Endpoint, Federation, Prefetch, Provider, Trust, WorkloadPool};
 
 const STS: &str = "https://sts.googleapis.com";
 const IAM: &str = "https://iamcredentials.googleapis.com";
 
-repeated! {
-    /// Where the tokens of pods' accounts come from.
-    #[derive(Debug, Args, Serialize)]
-    #[serde(rename_all = "kebab-case")]
-    pub(super) struct FederationArgs {
-        /// Workload identity pool of a GKE cluster, whose pods get Google tokens of their own. Requires --cluster-uri
-        #[arg(long, value_name = "PROJECT.svc.id.goog", env = "METADATA_PROXY_WORKLOAD_POOL")]
-        workload_pool: Option<Given<WorkloadPool>>,
+/// Where the tokens of pods' accounts come from.
+#[derive(Debug, Args, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) struct FederationArgs {
+    /// Workload identity pool of a GKE cluster, whose pods get Google tokens of their own. Requires --cluster-uri
+    #[arg(long, value_name = "PROJECT.svc.id.goog", env = "METADATA_PROXY_WORKLOAD_POOL")]
+    workload_pool: Option<Given<WorkloadPool>>,
 
-        /// URI by which Google knows the cluster of --workload-pool
-        #[arg(long, value_name = "URL", env = "METADATA_PROXY_CLUSTER_URI")]
-        cluster_uri: Option<Given<ClusterUri>>,
+    /// URI by which Google knows the cluster of --workload-pool
+    #[arg(long, value_name = "URL", env = "METADATA_PROXY_CLUSTER_URI")]
+    cluster_uri: Option<Given<ClusterUri>>,
 
-        /// Workload identity provider that trusts any cluster, in place of --workload-pool. none: pods' accounts have no tokens
-        #[arg(long, value_name = "//iam.googleapis.com/...|none", env = "METADATA_PROXY_WORKLOAD_IDENTITY_PROVIDER")]
-        workload_identity_provider: Option<Given<ProviderOrNone>>,
+    /// Workload identity provider that trusts any cluster, in place of --workload-pool. none: pods' accounts have no tokens
+    #[arg(long, value_name = "//iam.googleapis.com/...|none", env = "METADATA_PROXY_WORKLOAD_IDENTITY_PROVIDER")]
+    workload_identity_provider: Option<Given<ProviderOrNone>>,
 
-        /// Audience of pods' Kubernetes tokens. By default the pool, or the provider
-        #[arg(long, value_name = "AUDIENCE", env = "METADATA_PROXY_TOKEN_AUDIENCE")]
-        token_audience: Option<Given<String>>,
+    /// Audience of pods' Kubernetes tokens. By default the pool, or the provider
+    #[arg(long, value_name = "AUDIENCE", env = "METADATA_PROXY_TOKEN_AUDIENCE")]
+    token_audience: Option<Given<String>>,
 
-        /// Google's Security Token Service, which exchanges Kubernetes tokens
-        #[arg(long, value_name = "URL", env = "METADATA_PROXY_STS_ENDPOINT", default_value = STS)]
-        sts_endpoint: Given<Endpoint>,
+    /// Google's Security Token Service, which exchanges Kubernetes tokens
+    #[arg(long, value_name = "URL", env = "METADATA_PROXY_STS_ENDPOINT", default_value = STS)]
+    sts_endpoint: Given<Endpoint>,
 
-        /// Google's IAM Service Account Credentials API, which issues tokens of Google service accounts
-        #[arg(long, value_name = "URL", env = "METADATA_PROXY_IAM_ENDPOINT", default_value = IAM)]
-        iam_endpoint: Given<Endpoint>,
+    /// Google's IAM Service Account Credentials API, which issues tokens of Google service accounts
+    #[arg(long, value_name = "URL", env = "METADATA_PROXY_IAM_ENDPOINT", default_value = IAM)]
+    iam_endpoint: Given<Endpoint>,
 
-        /// PEM file of authorities to trust for both endpoints instead of public ones
-        #[arg(long, value_name = "FILE", env = "METADATA_PROXY_GOOGLE_CA")]
-        google_ca: Option<Given<String>>,
+    /// PEM file of authorities to trust for both endpoints instead of public ones
+    #[arg(long, value_name = "FILE", env = "METADATA_PROXY_GOOGLE_CA")]
+    google_ca: Option<Given<String>>,
 
-        /// Whose tokens to fetch before pods request them. linked: accounts that have a Google account or have requested a token
-        /// before
-        #[arg(long, env = "METADATA_PROXY_PREFETCH", choice = Prefetch::default())]
-        prefetch: Choice<Prefetch>,
+    /// Whose tokens to fetch before pods request them. linked: accounts that have a Google account or have requested a token
+    /// before
+    #[arg(long, env = "METADATA_PROXY_PREFETCH", choice = Prefetch::default())]
+    prefetch: Choice<Prefetch>,
 
-        /// Bind the tokens that pods request by POST to the certificate that they send, as client libraries do where a pod has an
-        /// agent certificate
-        #[arg(long, env = "METADATA_PROXY_BOUND_TOKENS", switch = false)]
-        bound_tokens: Switch,
-    }
+    /// Bind the tokens that pods request by POST to the certificate that they send, as client libraries do where a pod has an
+    /// agent certificate
+    #[arg(long, env = "METADATA_PROXY_BOUND_TOKENS", switch = false)]
+    bound_tokens: Switch,
 }
 
 impl FederationArgs {

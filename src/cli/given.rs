@@ -73,17 +73,6 @@ impl<S: Syntax> Given<S> {
         Self { origin: String::new(), text: text.to_owned(), value: S::parse(text), source, default: Vec::new() }
     }
 
-    /// The text as it was given.
-    #[cfg(test)]
-    pub(super) fn text(&self) -> &str {
-        &self.text
-    }
-
-    /// Whether the value was typed: neither taken from the environment nor the default.
-    pub(super) fn is_typed(&self) -> bool {
-        self.source == ValueSource::CommandLine
-    }
-
     /// Whether the flag has a value. An empty environment variable counts as not set.
     pub(super) fn is_not_empty(&self) -> bool {
         !self.text.is_empty()

@@ -8,7 +8,6 @@ use serde::Serialize;
 use super::federation::{self, FederationArgs};
 use super::flag::{Flag, unset};
 use super::given::{Given, Mistakes, syntax};
-use super::repeated::repeated;
 use super::syntax::{ArgExt as _, Choice, Switch};
 use identity::cluster::{self, Acting, Credential, NodeName};
 use identity::pods::PodUid;
@@ -18,19 +17,17 @@ use identity::{AccountName, Settings};
 /// Mount point of the node's `/proc` in a container.
 const HOST_PROC: &str = "/host/proc";
 
-repeated! {
-    /// Which node this is, and how the API server is asked about it.
-    #[derive(Debug, Default, Args, Serialize)]
-    #[serde(rename_all = "kebab-case")]
-    pub(super) struct NodeArgs {
-        /// Name of this node, as `kubectl get nodes` prints it
-        #[arg(long, value_name = "NAME", env = "NODE_NAME")]
-        node_name: Option<Given<NodeName>>,
+/// Which node this is, and how the API server is asked about it.
+#[derive(Debug, Default, Args, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) struct NodeArgs {
+    /// Name of this node, as `kubectl get nodes` prints it
+    #[arg(long, value_name = "NAME", env = "NODE_NAME")]
+    node_name: Option<Given<NodeName>>,
 
-        /// Kubeconfig for the API server, such as the kubelet's own. Without it, the proxy uses its pod's service account
-        #[arg(long, value_name = "FILE", env = "METADATA_PROXY_KUBECONFIG")]
-        kubeconfig: Option<Given<String>>,
-    }
+    /// Kubeconfig for the API server, such as the kubelet's own. Without it, the proxy uses its pod's service account
+    #[arg(long, value_name = "FILE", env = "METADATA_PROXY_KUBECONFIG")]
+    kubeconfig: Option<Given<String>>,
 }
 
 impl NodeArgs {
@@ -50,51 +47,49 @@ impl NodeArgs {
     }
 }
 
-repeated! {
-    /// How pods are identified. Without `--workload-identity` the other flags are refused.
-    #[derive(Debug, Args, Serialize)]
-    #[serde(rename_all = "kebab-case")]
-    pub(super) struct IdentityArgs {
-        /// Identify the pod that sends each request, from the node's processes and the API server. Requires --node-name
-        #[arg(long, env = "METADATA_PROXY_WORKLOAD_IDENTITY", switch = false)]
-        workload_identity: Switch,
+/// How pods are identified. Without `--workload-identity` the other flags are refused.
+#[derive(Debug, Args, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) struct IdentityArgs {
+    /// Identify the pod that sends each request, from the node's processes and the API server. Requires --node-name
+    #[arg(long, env = "METADATA_PROXY_WORKLOAD_IDENTITY", switch = false)]
+    workload_identity: Switch,
 
-        #[command(flatten)]
-        #[serde(flatten)]
-        pub(super) node: NodeArgs,
+    #[command(flatten)]
+    #[serde(flatten)]
+    node: NodeArgs,
 
-        /// Let the pod's service account act as its node, so that the API server confines it to that node. Requires Kubernetes
-        /// 1.36. `false` only if an admission policy bounds the account. Has no effect with --kubeconfig
-        #[arg(long, env = "METADATA_PROXY_IMPERSONATE_NODE", switch = true)]
-        impersonate_node: Switch,
+    /// Let the pod's service account act as its node, so that the API server confines it to that node. Requires Kubernetes
+    /// 1.36. `false` only if an admission policy bounds the account. Has no effect with --kubeconfig
+    #[arg(long, env = "METADATA_PROXY_IMPERSONATE_NODE", switch = true)]
+    impersonate_node: Switch,
 
-        /// Directory where the node's /proc is mounted. Read-only is enough
-        #[arg(long, value_name = "DIR", env = "METADATA_PROXY_HOST_PROC", default_value = HOST_PROC)]
-        host_proc: Given<String>,
+    /// Directory where the node's /proc is mounted. Read-only is enough
+    #[arg(long, value_name = "DIR", env = "METADATA_PROXY_HOST_PROC", default_value = HOST_PROC)]
+    host_proc: Given<String>,
 
-        /// Directory that outlives the process, such as an emptyDir of its pod. The pods that are known are kept there, so that a
-        /// restart while the API server is away knows them
-        #[arg(long, value_name = "DIR", env = "METADATA_PROXY_STATE_DIR")]
-        state_dir: Option<Given<String>>,
+    /// Directory that outlives the process, such as an emptyDir of its pod. The pods that are known are kept there, so that a
+    /// restart while the API server is away knows them
+    #[arg(long, value_name = "DIR", env = "METADATA_PROXY_STATE_DIR")]
+    state_dir: Option<Given<String>>,
 
-        /// UID of this pod, from the downward API. With it, a new version takes over the tokens of the one before it in a
-        /// rolling update, if one controller manages both pods. Requires Linux 6.5 and --reuse-port
-        #[arg(long, value_name = "POD_UID", env = "METADATA_PROXY_HANDOVER")]
-        handover: Option<Given<PodUid>>,
+    /// UID of this pod, from the downward API. With it, a new version takes over the tokens of the one before it in a
+    /// rolling update, if one controller manages both pods. Requires Linux 6.5 and --reuse-port
+    #[arg(long, value_name = "POD_UID", env = "METADATA_PROXY_HANDOVER")]
+    handover: Option<Given<PodUid>>,
 
-        /// Evidence that identifies a pod. prefer: its processes, or the API server alone if they have no addresses of
-        /// their own, as with gVisor. kernel: always its processes
-        #[arg(long, env = "METADATA_PROXY_ATTEST", choice = Attest::default())]
-        attest: Choice<Attest>,
+    /// Evidence that identifies a pod. prefer: its processes, or the API server alone if they have no addresses of
+    /// their own, as with gVisor. kernel: always its processes
+    #[arg(long, env = "METADATA_PROXY_ATTEST", choice = Attest::default())]
+    attest: Choice<Attest>,
 
-        /// Service account whose pods act as the node, as all pods do without --workload-identity. May be repeated
-        #[arg(long, value_name = "NAMESPACE/ACCOUNT", env = "METADATA_PROXY_PASSTHROUGH", value_delimiter = ',')]
-        passthrough: Vec<Given<AccountName>>,
+    /// Service account whose pods act as the node, as all pods do without --workload-identity. May be repeated
+    #[arg(long, value_name = "NAMESPACE/ACCOUNT", env = "METADATA_PROXY_PASSTHROUGH", value_delimiter = ',')]
+    passthrough: Vec<Given<AccountName>>,
 
-        #[command(flatten)]
-        #[serde(flatten)]
-        federation: FederationArgs,
-    }
+    #[command(flatten)]
+    #[serde(flatten)]
+    federation: FederationArgs,
 }
 
 impl Flag for IdentityArgs {

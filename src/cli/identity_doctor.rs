@@ -7,7 +7,6 @@ use super::admin::AdminArgs;
 use super::flag::Flag;
 use super::given::{Given, Mistakes};
 use super::identity::IdentityArgs;
-use super::repeated::Repeated;
 use super::syntax::{ArgExt as _, Choice};
 use identity::AccountName;
 use operator::doctor::Whose;
@@ -44,16 +43,10 @@ pub(super) struct DoctorArgs {
 }
 
 impl Subcommands {
-    /// The proxy's flags apply whether they are given before the subcommand, as in its manifest, or after it.
-    pub(super) fn resolve(
-        self,
-        before: IdentityArgs,
-        admin_before: AdminArgs,
-        mistakes: &mut Mistakes,
-    ) -> Option<Command> {
+    pub(super) fn resolve(self, mistakes: &mut Mistakes) -> Option<Command> {
         let Self::Doctor(DoctorArgs { account, pod, format, identity, admin }) = self;
-        let admin = admin.over(admin_before).resolve(mistakes);
-        let settings = identity.over(before).resolve_anyway("identity doctor", mistakes);
+        let admin = admin.resolve(mistakes);
+        let settings = identity.resolve_anyway("identity doctor", mistakes);
         let (account, pod) = (mistakes.optional(account), mistakes.optional(pod));
         let whose = match (account, pod) {
             (Some(account), _) => Whose::Account(account),

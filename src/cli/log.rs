@@ -5,23 +5,20 @@ use serde::Serialize;
 
 use super::flag::Flag;
 use super::given::{Given, Mistakes};
-use super::repeated::repeated;
 use super::syntax::{ArgExt as _, Choice};
 use telemetry::logging::{self, Format, Levels};
 
-repeated! {
-    #[derive(Debug, Args, Serialize)]
-    #[serde(rename_all = "kebab-case")]
-    pub(super) struct LogArgs {
-        /// Log format on standard error: text for a terminal, json for a cluster
-        #[arg(long, env = "METADATA_PROXY_LOG_FORMAT", choice = Format::default())]
-        log_format: Choice<Format>,
+#[derive(Debug, Args, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) struct LogArgs {
+    /// Log format on standard error: text for a terminal, json for a cluster
+    #[arg(long, env = "METADATA_PROXY_LOG_FORMAT", choice = Format::default())]
+    log_format: Choice<Format>,
 
-        /// Log level, or levels by module, such as `info,gce_metadata_proxy=debug`
-        // By default, changes and errors, not every request.
-        #[arg(long, value_name = "LEVEL", env = "METADATA_PROXY_LOG", default_value = "info")]
-        log: Given<Levels>,
-    }
+    /// Log level, or levels by module, such as `info,gce_metadata_proxy=debug`
+    // By default, changes and errors, not every request.
+    #[arg(long, value_name = "LEVEL", env = "METADATA_PROXY_LOG", default_value = "info")]
+    log: Given<Levels>,
 }
 
 impl Flag for LogArgs {

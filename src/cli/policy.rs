@@ -5,18 +5,17 @@ use serde::Serialize;
 
 use super::Command;
 use super::admin::AdminArgs;
-use super::flag::Flag;
+use super::flag::{Flag, flags};
 use super::given::{Given, Mistakes, syntax};
-use super::repeated::{Repeated, repeated};
 use super::syntax::{self, Choice};
 use identity::AccountName;
 use operator::explain::{Expected, Question};
-use proxy::policy::{self, BuiltIn, Recursive, Source};
+use proxy::policy::{BuiltIn, Choice as PolicyChoice, Recursive, Source};
 
-repeated! {
+flags! {
     #[derive(Debug, Args, Serialize)]
     #[serde(rename_all = "kebab-case")]
-    pub(super) struct ChoiceArgs {
+    pub(super) struct ChoiceArgs => PolicyChoice {
         /// Policy that decides which metadata is concealed from pods: `compat` conceals what k8s-metadata-proxy conceals and
         /// other known secrets, `strict` allows only what GKE's own server shows, `k8s-metadata-proxy` conceals exactly what
         /// that proxy conceals, FILE is a policy file, which is reloaded when it changes
@@ -24,26 +23,13 @@ repeated! {
             long,
             value_name = format!("{}|FILE", syntax::names::<BuiltIn>()),
             env = "METADATA_PROXY_POLICY",
-            default_value = policy::Choice::default().source.to_string()
+            default_value = PolicyChoice::default().source.to_string()
         )]
-        policy: Given<PolicyName>,
+        policy: Given<PolicyName> => source,
 
         /// Refuse recursive reads, or answer them without the concealed values. Overrides the policy
         #[arg(long, value_name = syntax::names::<Recursive>(), env = "METADATA_PROXY_RECURSIVE")]
-        recursive: Option<Choice<Recursive>>,
-    }
-}
-
-impl Flag for ChoiceArgs {
-    type Value = policy::Choice;
-
-    fn resolve(self, mistakes: &mut Mistakes) -> Option<policy::Choice> {
-        let (source, recursive) = (self.policy.resolve(mistakes), self.recursive.resolve(mistakes));
-        Some(policy::Choice { source: source?, recursive: recursive? })
-    }
-
-    fn showing(policy::Choice { source, recursive }: policy::Choice) -> Self {
-        Self { policy: Flag::showing(source), recursive: Flag::showing(recursive) }
+        recursive: Option<Choice<Recursive>> => recursive,
     }
 }
 
@@ -77,14 +63,14 @@ pub(super) struct ExplainArgs {
 }
 
 impl ExplainArgs {
-    /// The policy is only for URLs. Flags of the proxy may be given before or after the subcommand.
-    pub(super) fn resolve(self, policy: ChoiceArgs, admin: AdminArgs, mistakes: &mut Mistakes) -> Option<Command> {
-        let admin = self.admin.over(admin).resolve(mistakes);
+    /// The policy is only for URLs.
+    pub(super) fn resolve(self, mistakes: &mut Mistakes) -> Option<Command> {
+        let admin = self.admin.resolve(mistakes);
         if let Some(pod) = self.pod {
             let pod = mistakes.value(pod);
             return Some(Command::ExplainPod { admin: admin?, pod: pod? });
         }
-        let (policy, expected) = (self.policy.over(policy).resolve(mistakes), mistakes.optional(self.expect));
+        let (policy, expected) = (self.policy.resolve(mistakes), mistakes.optional(self.expect));
         // A test of a policy does not depend on what runs here.
         let proxy = if expected.is_none() { Some(admin?) } else { None };
         Some(Command::Ask { question: Question::Explain(policy?, self.url.unwrap_or_default(), expected), proxy })
@@ -118,13 +104,12 @@ pub(super) enum Policies {
 }
 
 impl Policies {
-    /// The policy may be given before or after the subcommand.
-    pub(super) fn resolve(self, before: ChoiceArgs, mistakes: &mut Mistakes) -> Option<Question> {
+    pub(super) fn resolve(self, mistakes: &mut Mistakes) -> Option<Question> {
         Some(match self {
-            Self::Show { policy } => Question::Show(policy.over(before).resolve(mistakes)?.source),
+            Self::Show { policy } => Question::Show(policy.resolve(mistakes)?.source),
             Self::Diff { from, policy } => {
-                let from = policy::Choice { source: Source::parse(&from), recursive: None };
-                Question::Compare([from, policy.over(before).resolve(mistakes)?])
+                let from = PolicyChoice { source: Source::parse(&from), recursive: None };
+                Question::Compare([from, policy.resolve(mistakes)?])
             }
             Self::Check { file } => Question::Check(Source::File(file.into())),
             Self::Schema => Question::Schema,

@@ -9,8 +9,6 @@ use super::flag::Flag as _;
 use super::given::{Given, Mistakes, syntax};
 use super::log::LogArgs;
 use super::opened::OpenedArgs;
-use super::repeated::Repeated as _;
-use super::serve::ServeArgs;
 use super::startup_taint::StartupTaintArgs;
 use super::syntax::{self, ArgExt as _, Choice};
 use redirect::{Command, Destination, Mode, PROXY, Redirect, SIDECAR_UID, Settings, Tool};
@@ -109,26 +107,22 @@ enum Place {
 const PROXY_UID: &str = "proxy-uid";
 
 impl Subcommands {
-    /// The command. Some flags may also have been given before the subcommand.
-    pub(super) fn resolve(self, before: ServeArgs, mistakes: &mut Mistakes) -> Option<super::Command> {
-        let (mut log, mut metrics_addr, mut startup_taint) = (before.log, None, None);
-        let command = match self {
-            Self::Install { wanted, keep, keeper_metrics_addr, dry_run, startup_taint: taint, log: own } => {
-                log = own.over(log);
-                startup_taint = taint.resolve(keep, before.identity.node, before.admin, mistakes);
+    /// The command. `redirect check` has no flags for its log, so those of the proxy hold.
+    pub(super) fn resolve(self, log_before: LogArgs, mistakes: &mut Mistakes) -> Option<super::Command> {
+        let (mut metrics_addr, mut startup_taint) = (None, None);
+        let (command, log) = match self {
+            Self::Install { wanted, keep, keeper_metrics_addr, dry_run, startup_taint: taint, log } => {
+                startup_taint = taint.resolve(keep, mistakes);
                 metrics_addr = mistakes.optional(keeper_metrics_addr);
                 let command: fn(Redirect) -> Command = match (keep, dry_run) {
                     (true, _) => Command::Keep,
                     (_, true) => Command::Print,
                     _ => Command::Install,
                 };
-                wanted.resolve(mistakes).map(command)
+                (wanted.resolve(mistakes).map(command), log)
             }
-            Self::Remove { log: own } => {
-                log = own.over(log);
-                Some(Command::Remove)
-            }
-            Self::Check { wanted } => wanted.resolve(mistakes).map(Command::Check),
+            Self::Remove { log } => (Some(Command::Remove), log),
+            Self::Check { wanted } => (wanted.resolve(mistakes).map(Command::Check), log_before),
         };
         let log = log.resolve(mistakes);
         Some(super::Command::Redirect { command: command?, metrics_addr, log: log?, startup_taint })

@@ -41,7 +41,7 @@ flags! {
 
         #[command(flatten)]
         #[serde(flatten)]
-        pub(super) admin: AdminArgs => metrics_addr,
+        admin: AdminArgs => metrics_addr,
 
         /// Host name to accept on --metrics-addr, in addition to localhost and IP addresses; for example the node name that a
         /// scraper uses. May be repeated
@@ -54,7 +54,7 @@ flags! {
 
         #[command(flatten)]
         #[serde(flatten)]
-        pub(super) policy: ChoiceArgs => policy,
+        policy: ChoiceArgs => policy,
 
         /// Enforce the policy, or only log what it would refuse
         #[arg(long, env = "METADATA_PROXY_POLICY_MODE", choice = Mode::default())]
@@ -135,7 +135,7 @@ flags! {
 
         #[command(flatten)]
         #[serde(flatten)]
-        pub(super) identity: IdentityArgs => identity,
+        identity: IdentityArgs => identity,
     }
 }
 

@@ -6,7 +6,6 @@ use super::admin::AdminArgs;
 use super::flag::Flag;
 use super::given::{Given, Mistakes, syntax};
 use super::identity::NodeArgs;
-use super::repeated::Repeated;
 use identity::cluster::Acting;
 use operator::startup_taint::{StartupTaint, TaintKey};
 
@@ -26,26 +25,19 @@ pub(super) struct StartupTaintArgs {
 
 impl StartupTaintArgs {
     /// `None` if there is no taint to remove, or if there are mistakes.
-    pub(super) fn resolve(
-        self,
-        keeps_rules: bool,
-        before: NodeArgs,
-        admin_before: AdminArgs,
-        mistakes: &mut Mistakes,
-    ) -> Option<StartupTaint> {
+    pub(super) fn resolve(self, keeps_rules: bool, mistakes: &mut Mistakes) -> Option<StartupTaint> {
         let key = mistakes.optional(self.startup_taint)?;
         if !keeps_rules {
             mistakes.add(
                 "--startup-taint requires `redirect install --keep`, which waits until the proxy is ready".to_owned(),
             );
         }
-        let admin = self.admin.over(admin_before).resolve(mistakes);
-        let node = self.node.over(before);
-        if node.is_nameless() {
+        let admin = self.admin.resolve(mistakes);
+        if self.node.is_nameless() {
             mistakes.add("--startup-taint requires --node-name (or NODE_NAME), the name of this node".to_owned());
         }
         // A node may not change its own taints, so the account does not act as its node.
-        let cluster = node.resolve(Some(Acting::AsItself), mistakes);
+        let cluster = self.node.resolve(Some(Acting::AsItself), mistakes);
         Some(StartupTaint { key, cluster: cluster?, admin: admin? })
     }
 }

@@ -6,7 +6,6 @@ use super::Command;
 use super::admin::AdminArgs;
 use super::flag::Flag;
 use super::given::Mistakes;
-use super::repeated::Repeated;
 use super::syntax::{ArgExt as _, Choice};
 use telemetry::logging::Format;
 
@@ -25,9 +24,8 @@ pub(super) struct StatusArgs {
 }
 
 impl StatusArgs {
-    /// The address may be given before or after the subcommand.
-    pub(super) fn resolve(self, before: AdminArgs, mistakes: &mut Mistakes) -> Option<Command> {
-        let admin = self.admin.over(before).resolve(mistakes);
+    pub(super) fn resolve(self, mistakes: &mut Mistakes) -> Option<Command> {
+        let admin = self.admin.resolve(mistakes);
         let format = mistakes.value(self.format)?;
         let format = if self.json { Format::Json } else { format };
         Some(Command::Status { admin: admin?, format })

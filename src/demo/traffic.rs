@@ -1,17 +1,19 @@
 //! The traffic of `demo --traffic`: pods, each with a loopback address, and the responses that they get.
 
 use std::fmt::Write as _;
-use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpSocket, TcpStream};
+use bytes::Bytes;
+use http::header::HOST;
+use http::{Request, Response, StatusCode};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, interval, sleep, timeout};
 
+use http_client::{ClientError, HttpClient, HttpConnector, Limits};
 use mock::Handle;
 use operator::check;
+use protocol::metadata::headers::{GOOGLE, METADATA_FLAVOR};
 
 const DEFAULT_TOKEN: &str = "/computeMetadata/v1/instance/service-accounts/default/token";
 const TOKEN: &str = "/computeMetadata/v1/instance/service-accounts/default/token?scopes=storage-ro";
@@ -34,8 +36,8 @@ const HEALTHY_INTERVAL: Duration = Duration::from_millis(40);
 const FLOODING_POD: Ipv4Addr = Ipv4Addr::new(127, 0, 1, 1);
 const HEALTHY_POD: Ipv4Addr = Ipv4Addr::new(127, 0, 1, 2);
 
-/// Longer than the proxy makes any client wait.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
+/// The timeout is longer than the proxy makes any client wait.
+const LIMITS: Limits = Limits { timeout: Duration::from_secs(5), max_body_bytes: 64 * 1024 };
 
 /// Sends the traffic once, and prints the results as they arrive.
 pub(super) async fn run(proxy: SocketAddr, mock: &Handle) {
@@ -57,7 +59,8 @@ async fn start(proxy: SocketAddr, mock: &Handle) -> String {
         pods.spawn(async move { get(Ipv4Addr::new(127, 0, 0, pod), proxy, TOKEN).await });
     }
     let answers = pods.join_all().await;
-    let served = answers.iter().filter(|answer| answer.as_ref().is_ok_and(|answer| answer.status == 200)).count();
+    let served =
+        answers.iter().filter(|answer| answer.as_ref().is_ok_and(|answer| answer.status() == StatusCode::OK)).count();
     let asked = mock.requests_to(DEFAULT_TOKEN);
     format!("  {PODS} pods request the same new token at once: {served} get it. Requests to the server: {asked}.")
 }
@@ -65,7 +68,9 @@ async fn start(proxy: SocketAddr, mock: &Handle) -> String {
 /// A pod requests a secret.
 async fn secret(proxy: SocketAddr) -> String {
     let outcome = match get(Ipv4Addr::LOCALHOST, proxy, SECRET).await {
-        Ok(answer) => format!("{}: {}", answer.status, answer.body.trim_end()),
+        Ok(answer) => {
+            format!("{}: {}", answer.status().as_u16(), String::from_utf8_lossy(answer.body()).trim_end())
+        }
         Err(error) => error.to_string(),
     };
     format!("  A pod requests kube-env: {outcome}")
@@ -89,7 +94,8 @@ async fn flood(proxy: SocketAddr) -> String {
         tick.tick().await;
         let began = Instant::now();
         let target = if number % 2 == 0 { TOKEN } else { VALUE };
-        served += u32::from(get(HEALTHY_POD, proxy, target).await.is_ok_and(|answer| answer.status == 200));
+        served +=
+            u32::from(get(HEALTHY_POD, proxy, target).await.is_ok_and(|answer| answer.status() == StatusCode::OK));
         slowest = slowest.max(began.elapsed());
     }
     while flood.join_next().await.is_some() {}
@@ -105,32 +111,14 @@ async fn flood(proxy: SocketAddr) -> String {
     text
 }
 
-struct Answer {
-    status: u16,
-    body: String,
-}
-
 /// Sends a request from this address on a new connection.
-async fn get(from: Ipv4Addr, proxy: SocketAddr, target: &str) -> io::Result<Answer> {
-    timeout(ANSWER_TIMEOUT, async {
-        let mut stream = connect(from, proxy).await?;
-        let request = format!(
-            "GET {target} HTTP/1.1\r\nHost: metadata.google.internal\r\nMetadata-Flavor: Google\r\nConnection: close\r\n\r\n"
-        );
-        stream.write_all(request.as_bytes()).await?;
-        let mut text = String::new();
-        stream.read_to_string(&mut text).await?;
-        let (head, body) = text.split_once("\r\n\r\n").unwrap_or((&text, ""));
-        let status = head.split(' ').nth(1).and_then(|status| status.parse().ok());
-        let status = status.ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))?;
-        Ok(Answer { status, body: body.to_owned() })
-    })
-    .await
-    .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
-}
-
-async fn connect(from: Ipv4Addr, proxy: SocketAddr) -> io::Result<TcpStream> {
-    let socket = TcpSocket::new_v4()?;
-    socket.bind((from, 0).into())?;
-    socket.connect(proxy).await
+async fn get(from: Ipv4Addr, proxy: SocketAddr, target: &str) -> Result<Response<Bytes>, ClientError> {
+    let mut connector = HttpConnector::new();
+    connector.set_local_address(Some(from.into()));
+    let request = Request::get(format!("http://{proxy}{target}"))
+        .header(HOST, "metadata.google.internal")
+        .header(METADATA_FLAVOR, GOOGLE)
+        .body(Bytes::new())
+        .expect("the targets are constants");
+    HttpClient::with_idle(connector, LIMITS, 0).send(request).await
 }

@@ -1,12 +1,13 @@
 //! The wire format. Each end begins with [`MAGIC`] and [`VERSION`]. Any change of the rest needs a new version.
 
-use std::io::{self, Write};
+use std::io;
 
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use zeroize::Zeroizing;
 
 use identity::tokens::WorkloadRecord;
+use protocol::metadata::token::Length;
 use proxy::layers::token_cache::TokenRecord;
 
 /// The first bytes of each end.
@@ -100,18 +101,4 @@ pub(super) async fn read(from: &mut (impl AsyncRead + Unpin)) -> Result<(Record,
     from.read_exact(&mut text).await?;
     // serde's error would quote a part of the record.
     Ok((serde_json::from_slice(&text).map_err(|_| Broken::Invalid)?, length))
-}
-
-/// Counts the bytes written.
-struct Length(usize);
-
-impl Write for Length {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0 += bytes.len();
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
 }

@@ -1,49 +1,34 @@
 //! [`Handover`]: the result of the hand-over, for the log, the metric and the status page.
 
-use std::fmt;
-
 use prometheus::IntCounter;
+use strum::Display;
 use tokio::sync::watch;
 
 use telemetry::{Registry, table};
 
 /// The result of the hand-over from the predecessor.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Display)]
 pub enum State {
     /// `--handover` is not given.
+    #[strum(to_string = "off")]
     Off,
     /// This kernel cannot attest processes, for this reason.
+    #[strum(to_string = "off: {0}")]
     Unsupported(String),
-    /// Not known yet.
+    #[strum(to_string = "not yet")]
     Pending,
-    /// No other process served pods.
+    #[strum(to_string = "no tokens taken over: no other process served pods")]
     Alone,
-    /// Tokens were taken over.
+    #[strum(to_string = "{tokens} tokens of {accounts} accounts taken over, {dropped} records dropped")]
     Taken {
-        /// Number of tokens.
         tokens: usize,
         /// Number of pods' accounts that they belong to.
         accounts: usize,
         /// Number of records that were not used: expired, or of accounts that no longer exist.
         dropped: usize,
     },
-    /// No tokens were taken over, for this reason.
+    #[strum(to_string = "no tokens taken over: {0}")]
     Cold(String),
-}
-
-impl fmt::Display for State {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Off => f.write_str("off"),
-            Self::Unsupported(why) => write!(f, "off: {why}"),
-            Self::Pending => f.write_str("not yet"),
-            Self::Alone => f.write_str("no tokens taken over: no other process served pods"),
-            Self::Taken { tokens, accounts, dropped } => {
-                write!(f, "{tokens} tokens of {accounts} accounts taken over, {dropped} records dropped")
-            }
-            Self::Cold(why) => write!(f, "no tokens taken over: {why}"),
-        }
-    }
 }
 
 /// The result, for all that wait for it.

@@ -6,7 +6,6 @@ use mock::google::{Authority, Endpoint, Subject, Workload};
 use serde_json::{Value, json};
 
 use crate::google::world_with_google;
-use crate::kube::NODE;
 use crate::pod::{Asked, Pod};
 use crate::support::needs::{Test, tests};
 use crate::tokens::{linked_accounts, proxy, subject};
@@ -59,14 +58,7 @@ fn a_token_is_bound_to_the_pods_own_certificate() {
     api.create_account("team-0", "plain");
     api.create_account("team-0", "node");
     let proxy = proxy(&world, &google, &["--bound-tokens", "--passthrough=team-0/node", "--audit"]);
-    let pods = ["plain", "plain", "app-0", "node"];
-    let pods: Vec<Arc<Pod>> = (0..)
-        .zip(pods)
-        .map(|(number, account)| {
-            let object = api.create_pod("team-0", &format!("pod-{number}"), account, NODE);
-            Pod::start(&world.node, object, world.address(number))
-        })
-        .collect();
+    let pods = world.pods_of(&mut api, &["plain", "plain", "app-0", "node"]);
     let [pod, beside, linked, node] = &pods[..] else { unreachable!("there are four") };
 
     // A plain token before and after: neither is given in place of the other.

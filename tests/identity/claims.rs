@@ -33,9 +33,7 @@ const WATCHED: Duration = Duration::from_secs(3);
 const MOST: Duration = Duration::from_millis(100);
 
 fn a_claim_to_many_addresses_keeps_the_event_loop_free() {
-    let world = World::new();
-    let mut api = world.server.admin();
-    api.create_account("team-0", "app-0");
+    let (world, mut api) = World::with_account();
     let proxy = world.proxy(&[]);
     let neighbours: Vec<_> = (0..NEIGHBOURS)
         .map(|number| {
@@ -76,9 +74,7 @@ const ROUTES_TO_ONE: u32 = 300_000;
 const MOST_OF_ALL: Duration = Duration::from_millis(600);
 
 fn routes_without_end_to_one_destination_are_nobody_else_s_burden() {
-    let world = World::new();
-    let mut api = world.server.admin();
-    api.create_account("team-0", "app-0");
+    let (world, mut api) = World::with_account();
     let proxy = world.proxy(&[]);
     let neighbour = world.pod(&mut api, "neighbour", world.address(0));
     let hostile = world.pod(&mut api, "hostile", world.address(1));

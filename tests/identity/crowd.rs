@@ -13,7 +13,6 @@ use crate::google::world_with_google;
 use crate::kube::{NODE, pause};
 use crate::limits::of_manifest;
 use crate::load::Load;
-use crate::operators::PAGES;
 use crate::pod::{Pod, Told};
 use crate::support::cgroup::{Bounds, Cgroup};
 use crate::support::needs::{Test, tests};
@@ -130,7 +129,7 @@ fn others_do_not_notice(number: usize, is_brief: bool) {
     let later = first_tokens(EARLY..EARLY + LATER);
     let known: Vec<Answer> = load.end().into_iter().flatten().collect();
     println!("{} processes of a pod", hostile.sandbox().others());
-    let metrics = world.node.namespace.curl(&format!("{PAGES}/metrics")).text;
+    let metrics = world.metrics();
     let scans = metrics.lines().filter(|line| line.starts_with("metadata_proxy_identity_scan"));
     println!("{}", scans.collect::<Vec<_>>().join("\n"));
     drop(crowd);

@@ -43,9 +43,7 @@ enum End {
 const SETTLES: Duration = Duration::from_secs(30);
 
 fn a_dead_pod_s_address_gets_nothing_of_it() {
-    let world = World::new();
-    let mut api = world.server.admin();
-    api.create_account("team-0", "app-0");
+    let (world, mut api) = World::with_account();
     // Two pods for each address; the API server reports it for the first.
     let couples: Vec<[PodObject; 2]> = (0..ADDRESSES)
         .map(|number| [0, 1].map(|which| api.create_pod("team-0", &format!("pod-{number}-{which}"), "app-0", NODE)))

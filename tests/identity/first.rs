@@ -24,9 +24,7 @@ const MOST: Duration = Duration::from_millis(100);
 const MOST_LIMITED: Duration = Duration::from_millis(250);
 
 fn the_first_answer_needs_no_address_of_the_api_server() {
-    let world = World::new();
-    let mut api = world.server.admin();
-    api.create_account("team-0", "app-0");
+    let (world, mut api) = World::with_account();
     let group = Cgroup::new(bounds()).expect("groups are needed");
     for (name, group, most) in [("free", None, MOST), ("limited", Some(&group), MOST_LIMITED)] {
         let _proxy = world.proxy_in(group, &[]);

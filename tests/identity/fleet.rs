@@ -15,7 +15,6 @@ use tokio::time::Instant;
 
 use crate::google::Cloud;
 use crate::kube::{ApiServer, Client, NODE, Requested, pause};
-use crate::pod::Pod;
 use crate::proxy_pod::{DAEMONSET, ProxyPod};
 use crate::support::needs::{Test, tests};
 use crate::support::switch::is_full_size;
@@ -58,11 +57,7 @@ fn what_a_node_asks_of_the_api_server() {
     let google = Cloud::start(&world, &mut api);
     linked_accounts(&mut api, &google, PODS);
     let proxies = ["one", "two"].map(|name| ProxyPod::new(&world, &mut api, name, DAEMONSET));
-    let start = |number| {
-        let object = api.create_pod("team-0", &format!("pod-{number}"), &format!("app-{number}"), NODE);
-        Pod::start(&world.node, object, world.address(number))
-    };
-    let pods: Vec<Arc<Pod>> = (0..PODS).map(start).collect();
+    let pods = world.pods(&mut api, PODS);
     // Patient: all of them are fetched at once, on a machine that may be busy.
     let ask = || pods.iter().for_each(crate::handover::ask_until_given);
     let mut counted = Counted { requests: 0, bytes: world.watch.passed() };
@@ -107,7 +102,7 @@ fn pods_read(api: &mut Client) -> u64 {
     clippy::cast_sign_loss,
     reason = "whole numbers, written as large ones are: 1e+08"
 )]
-pub fn metric(text: &str, name: &str, labels: &str) -> u64 {
+fn metric(text: &str, name: &str, labels: &str) -> u64 {
     let is_it = |line: &&str| line.strip_prefix(name).is_some_and(|rest| rest.starts_with(['{', ' ']));
     let lines = text.lines().filter(is_it).filter(|line| line.contains(labels));
     lines.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).map(|value| value as u64).sum()

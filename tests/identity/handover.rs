@@ -36,12 +36,7 @@ pub const TESTS: &[Test] = tests![
 fn pods(world: &World, api: &mut Client, google: &Cloud) -> Vec<Arc<Pod>> {
     linked_accounts(api, google, 3);
     api.create_account("team-0", "plain");
-    let accounts = ["app-0", "app-1", "app-2", "plain"];
-    let start = |(number, account): (u8, &&str)| {
-        let object = api.create_pod("team-0", &format!("pod-{number}"), account, NODE);
-        Pod::start(&world.node, object, world.address(number))
-    };
-    (0..).zip(&accounts).map(start).collect()
+    world.pods_of(api, &["app-0", "app-1", "app-2", "plain"])
 }
 
 /// The tokens that a pod gets, and in how many seconds they end.

@@ -10,7 +10,6 @@ use crate::google::world_with_google;
 use crate::kube::{Client, NODE, pause};
 use crate::leads::CHECKED;
 use crate::limits::bounds;
-use crate::operators::PAGES;
 use crate::pod::{Pod, Told};
 use crate::support::cgroup::Cgroup;
 use crate::support::needs::{Test, tests};
@@ -95,9 +94,7 @@ fn inherit(world: &World, api: &mut Client, name: &str, number: u8, delay: Durat
 }
 
 fn an_heir_whose_sandbox_has_died_is_not_taken_for_the_pod_before_it() {
-    let world = World::new();
-    let mut api = world.server.admin();
-    api.create_account("team-0", "app-0");
+    let (world, mut api) = World::with_account();
     let _proxy = world.proxy(&[]);
     let mut seen = Vec::new();
     for turn in 0..4 {
@@ -120,9 +117,7 @@ fn an_heir_whose_sandbox_has_died_is_not_taken_for_the_pod_before_it() {
 }
 
 fn a_pod_whose_sandbox_has_died_is_not_taken_for_one_that_has_given_itself_its_address() {
-    let world = World::new();
-    let mut api = world.server.admin();
-    api.create_account("team-0", "app-0");
+    let (world, mut api) = World::with_account();
     let _proxy = world.proxy(&[]);
     let pod = world.pod(&mut api, "pod", world.address(0));
     let ask = |pod: &Pod| pod.connect().map(|mut connection| pod.ask(&mut connection));
@@ -146,9 +141,7 @@ fn a_pod_whose_sandbox_has_died_is_not_taken_for_one_that_has_given_itself_its_a
 }
 
 fn a_kept_connection_ends_with_its_pod() {
-    let world = World::new();
-    let mut api = world.server.admin();
-    api.create_account("team-0", "app-0");
+    let (world, mut api) = World::with_account();
     let _proxy = world.proxy(&[]);
     for turn in 0..5 {
         let pod = world.pod(&mut api, &format!("killed-{turn}"), world.address(turn));
@@ -176,9 +169,7 @@ fn a_kept_connection_ends_with_its_pod() {
 }
 
 fn a_connection_that_pauses_stays_its_pods() {
-    let world = World::new();
-    let mut api = world.server.admin();
-    api.create_account("team-0", "app-0");
+    let (world, mut api) = World::with_account();
     let _proxy = world.proxy(&[]);
     let pod = world.pod(&mut api, "pod", world.address(0));
     let mut kept = pod.become_known();
@@ -192,8 +183,5 @@ fn a_connection_that_pauses_stays_its_pods() {
 
 /// Number of clients that the proxy has identified as pods by their processes.
 fn identifications(world: &World) -> u64 {
-    let metrics = world.node.namespace.curl(&format!("{PAGES}/metrics")).text;
-    let series = "metadata_proxy_identifications_total{result=\"kernel\"} ";
-    let count = metrics.lines().find_map(|line| line.strip_prefix(series));
-    count.expect("a series for each result").parse().expect("a number")
+    world.metric("metadata_proxy_identifications_total{result=\"kernel\"}")
 }

@@ -7,9 +7,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::crowd::SETTLED;
-use crate::fleet::metric;
 use crate::kube::{NODE, pause};
-use crate::operators::PAGES;
 use crate::pod::{Pod, Told};
 use crate::sandbox::Address;
 use crate::support::needs::{Test, tests};
@@ -40,16 +38,13 @@ fn unwanted(time: Duration) -> u64 {
 
 /// The number of scans so far.
 fn scans(world: &World) -> u64 {
-    let metrics = world.node.namespace.curl(&format!("{PAGES}/metrics")).text;
-    metric(&metrics, "metadata_proxy_identity_scan_duration_seconds_count", "")
+    world.metric("metadata_proxy_identity_scan_duration_seconds_count")
 }
 
 /// This number of pods run for a while, and then open connections one after the other. Returns the number of scans
 /// meanwhile, and of those that may have come by themselves. `plug`: a shell script that changes the node's network first, for each pod.
 fn scans_of(number: u8, plug: impl Fn(&World, u8) -> String) -> (u64, u64) {
-    let world = World::new();
-    let mut api = world.server.admin();
-    api.create_account("team-0", "app-0");
+    let (world, mut api) = World::with_account();
     let _proxy = world.proxy(&[]);
     let pods: Vec<Arc<Pod>> =
         (0..number).map(|number| world.pod(&mut api, &format!("pod-{number}"), world.address(number))).collect();
@@ -82,9 +77,7 @@ fn a_known_pods_new_connection_needs_no_scan() {
 
 /// As a network plugin does that makes the veth in the pod's network, from where the node's end keeps its index.
 fn an_heir_with_the_same_address_and_index_is_not_taken_for_the_pod_before_it() {
-    let world = World::new();
-    let mut api = world.server.admin();
-    api.create_account("team-0", "app-0");
+    let (world, mut api) = World::with_account();
     let _proxy = world.proxy(&[]);
     let pod = world.pod(&mut api, "before", world.address(0));
     let ask = |pod: &Arc<Pod>| pod.inside(|pod| pod.connect().map(|mut connection| pod.ask(&mut connection)));

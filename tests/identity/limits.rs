@@ -8,7 +8,7 @@ use mock::google::Endpoint;
 use tokio::time::Instant;
 
 use crate::google::{Cloud, world_with_google};
-use crate::kube::{NODE, pause};
+use crate::kube::pause;
 use crate::namespace::Kept;
 use crate::pod::{Pod, Told};
 use crate::support::cgroup::{Bounds, Cgroup};
@@ -51,14 +51,8 @@ pub fn bounds() -> Bounds {
 fn a_herd_is_answered_under_the_limit_of_the_manifests() {
     let runs = if is_full_size() { 5 } else { 1 };
     let (world, mut api, google) = world_with_google();
-    let pods: Vec<Arc<Pod>> = (0..PODS)
-        .map(|number| {
-            let account = format!("app-{number}");
-            api.create_account("team-0", &account);
-            let object = api.create_pod("team-0", &format!("pod-{number}"), &account, NODE);
-            Pod::start(&world.node, object, world.address(number))
-        })
-        .collect();
+    (0..PODS).for_each(|number| api.create_account("team-0", &format!("app-{number}")));
+    let pods = world.pods(&mut api, PODS);
     let flags = google.flags();
     let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
     // Without a limit on CPU, more connections are open at once.
@@ -130,9 +124,7 @@ const ASKING: Duration = Duration::from_secs(6);
 const MOST: Duration = Duration::from_millis(250);
 
 fn pods_that_open_a_connection_for_each_request_are_answered() {
-    let world = World::new();
-    let mut api = world.server.admin();
-    api.create_account("team-0", "app-0");
+    let (world, mut api) = World::with_account();
     let pods: Vec<Arc<Pod>> =
         (0..20).map(|number| world.pod(&mut api, &format!("pod-{number}"), world.address(number))).collect();
     let group = Cgroup::new(bounds()).expect("groups are needed");

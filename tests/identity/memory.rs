@@ -6,9 +6,8 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::google::world_with_google;
-use crate::kube::{NODE, pause};
+use crate::kube::pause;
 use crate::namespace::Kept;
-use crate::operators::PAGES;
 use crate::pod::{Pod, Told};
 use crate::support::cgroup::{Bounds, Cgroup};
 use crate::support::needs::{Test, tests};
@@ -25,9 +24,7 @@ const PODS: u8 = 110;
 const MOST: u64 = 8 * 1024;
 
 fn identity_takes_little_memory() {
-    let world = World::new();
-    let mut api = world.server.admin();
-    api.create_account("team-0", "app-0");
+    let (world, mut api) = World::with_account();
     let elsewhere = if is_full_size() { 10_000 } else { 500 };
     for number in 0..elsewhere {
         api.create_pod("team-0", &format!("elsewhere-{number}"), "app-0", "node-2");
@@ -74,12 +71,7 @@ fn a_busy_node_is_served_within_its_memory() {
     let flags = google.flags();
     let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
     let with = world.proxy_in(Some(&group), &flags);
-    let pods: Vec<Arc<Pod>> = (0..pods)
-        .map(|number| {
-            let object = api.create_pod("team-0", &format!("pod-{number}"), &format!("app-{number}"), NODE);
-            Pod::start(&world.node, object, world.address(number))
-        })
-        .collect();
+    let pods = world.pods(&mut api, pods);
     // Not in the clock tick in which the last pod began.
     pause(Duration::from_millis(100));
 
@@ -164,7 +156,7 @@ fn keep_asking(pod: &Pod, mut open: Vec<Kept>, rate: f64) -> Asked {
 /// The seconds of CPU that the proxy takes while nobody asks, and the time in which it took them.
 fn idle_cpu(world: &World) -> (Duration, f64) {
     let cpu = || {
-        let metrics = world.node.namespace.curl(&format!("{PAGES}/metrics")).text;
+        let metrics = world.metrics();
         let cpu = metrics.lines().find_map(|line| line.strip_prefix("process_cpu_seconds_total "));
         cpu.and_then(|cpu| cpu.parse::<f64>().ok()).expect("it is counted")
     };

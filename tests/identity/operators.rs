@@ -5,7 +5,6 @@ use std::sync::Arc;
 use crate::kube::NODE;
 use crate::pod::{Asked, Pod};
 use crate::process::{BINARY, Process};
-use crate::rights::eventually;
 use crate::support::needs::{Test, tests};
 use crate::world::World;
 use telemetry::table::TABLE;
@@ -39,20 +38,16 @@ fn pods_are_shown_and_get_nothing_of_the_nodes_accounts() {
     proxy.line("namespace=\"team-0\" service_account=\"agent\" pod=\"agent\"");
 
     let namespace = &world.node.namespace;
-    let metrics = namespace.curl(&format!("{PAGES}/metrics")).text;
+    let metrics = world.metrics();
     // Pods have no tokens here.
     let is_here = |help: &str| help.contains("Absent without --workload-identity") && !help.contains("no tokens");
     for row in TABLE.iter().filter(|row| is_here(row.help)) {
         assert!(metrics.contains(&format!("\n{}", row.name)), "{} is missing from\n{metrics}", row.name);
     }
     // The sandboxes of other tests on this computer are in the same /proc.
-    let sandboxes = metrics.lines().find_map(|line| line.strip_prefix("metadata_proxy_identity_sandboxes "));
-    assert!(sandboxes.is_some_and(|number| number.parse().is_ok_and(|number: u32| number >= 2)), "{metrics}");
+    assert!(world.metric("metadata_proxy_identity_sandboxes") >= 2);
     // The proxy requests this in the background.
-    eventually(|| match namespace.curl(&format!("{PAGES}/metrics")).text {
-        metrics if metrics.contains("\nmetadata_proxy_identity_rights{state=\"confined\"} 1\n") => Ok(()),
-        metrics => Err(metrics),
-    });
+    world.comes_to_show("metadata_proxy_identity_rights{state=\"confined\"} 1\n");
     let checked = Process::run(namespace, &["check"]).stdout;
     assert!(checked.contains("(the proxy's credential for the API server): confined ("), "{checked}");
     let page = namespace.curl(&format!("{PAGES}/statusz")).text;

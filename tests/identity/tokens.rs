@@ -158,12 +158,7 @@ fn a_cold_herd_costs_one_exchange_per_account() {
     }
     linked_accounts(&mut api, &google, pods);
     let proxy = proxy(&world, &google, &["--prefetch=none"]);
-    let pods: Vec<Arc<Pod>> = (0..pods)
-        .map(|number| {
-            let object = api.create_pod("team-0", &format!("pod-{number}"), &format!("app-{number}"), NODE);
-            Pod::start(&world.node, object, world.address(number))
-        })
-        .collect();
+    let pods = world.pods(&mut api, pods);
     // Not in the tick in which the last pod began.
     pause(Duration::from_millis(500));
     let waits = Waits::below(proxy.id());
@@ -210,11 +205,8 @@ fn a_cold_herd_costs_one_exchange_per_account() {
 }
 
 /// Number of Google account tokens issued to the proxy.
-fn issued(world: &World) -> u32 {
-    let metrics = world.node.namespace.curl(&format!("{PAGES}/metrics")).text;
-    let series = "metadata_proxy_token_exchanges_total{result=\"issued\",step=\"iam\"} ";
-    let count = metrics.lines().find_map(|line| line.strip_prefix(series));
-    count.expect("a series for each step and result").parse().expect("a number")
+fn issued(world: &World) -> u64 {
+    world.metric("metadata_proxy_token_exchanges_total{result=\"issued\",step=\"iam\"}")
 }
 
 fn a_pod_finds_its_token_when_it_starts() {
@@ -224,10 +216,7 @@ fn a_pod_finds_its_token_when_it_starts() {
     linked_accounts(&mut api, &google, pods);
     let _proxy = proxy(&world, &google, &[]);
     // A pod that exists when the proxy gets its first list of pods counts as old, and its token can wait.
-    eventually(|| match world.node.namespace.curl(&format!("{PAGES}/metrics")).text {
-        metrics if metrics.contains("\nmetadata_proxy_identity_api_age_seconds ") => Ok(()),
-        metrics => Err(metrics),
-    });
+    world.comes_to_show("metadata_proxy_identity_api_age_seconds ");
     let mut times: Vec<Duration> = (0..pods)
         .map(|number| {
             let account = format!("app-{number}");
@@ -317,7 +306,7 @@ fn what_google_refuses_is_seen_by_operators() {
     google.fault(Endpoint::Sts, Fault::Oauth { error: "invalid_grant".to_owned(), description });
     assert_eq!(of_account(&bound, "/default/token").status, 403);
     shows(1, &["DEGRADED pods' own tokens: ", "403 exchange_untrusted, last ", "invalid_grant: the keys are others"]);
-    let metrics = world.node.namespace.curl(&format!("{PAGES}/metrics")).text;
+    let metrics = world.metrics();
     let failed = "metadata_proxy_request_duration_seconds_count{endpoint=\"token\",outcome=\"failed\"} 1\n";
     assert!(metrics.contains(failed), "it counts against the objective:\n{metrics}");
 }

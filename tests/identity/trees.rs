@@ -81,9 +81,7 @@ fn the_trees_of_pods_have_their_own_accounts() {
 }
 
 fn the_trees_of_pods_without_accounts_have_none() {
-    let world = World::new();
-    let mut api = world.server.admin();
-    api.create_account("team-0", "app-0");
+    let (world, mut api) = World::with_account();
     let _proxy = world.proxy(&["--policy=strict"]);
     let pod = world.pod(&mut api, "pod", world.address(0));
     assert_eq!(accounts(&pod), [""; 0]);

@@ -9,6 +9,7 @@ use std::thread;
 
 use crate::cgroups::PodGroup;
 use crate::kube::{ApiServer, Client, Forwarder, NODE};
+use crate::operators::PAGES;
 use crate::pod::{PORT, Pod};
 use crate::process::{BINARY, Process};
 use crate::rights::eventually;
@@ -38,6 +39,14 @@ impl World {
         let server = ApiServer::start(place.clone());
         let watch = Forwarder::start(place, server.addr());
         Self { watch, server, node }
+    }
+
+    /// The same with the account `app-0` of team-0, and an administrator's client.
+    pub fn with_account() -> (Self, Client) {
+        let world = Self::new();
+        let mut api = world.server.admin();
+        api.create_account("team-0", "app-0");
+        (world, api)
     }
 
     /// The proxy's address for pods.
@@ -196,6 +205,41 @@ impl World {
     pub fn pod(&self, api: &mut Client, name: &str, address: Address) -> Arc<Pod> {
         let object = api.create_pod("team-0", name, "app-0", NODE);
         Pod::start(&self.node, object, address)
+    }
+
+    /// The same for `pod-0`, `pod-1` and so on, with these accounts of team-0.
+    pub fn pods_of(&self, api: &mut Client, accounts: &[&str]) -> Vec<Arc<Pod>> {
+        let start = |(number, account): (u8, &&str)| {
+            let object = api.create_pod("team-0", &format!("pod-{number}"), account, NODE);
+            Pod::start(&self.node, object, self.address(number))
+        };
+        (0..).zip(accounts).map(start).collect()
+    }
+
+    /// The same for this number of pods, of the accounts `app-0`, `app-1` and so on.
+    pub fn pods(&self, api: &mut Client, number: u8) -> Vec<Arc<Pod>> {
+        let accounts: Vec<String> = (0..number).map(|number| format!("app-{number}")).collect();
+        self.pods_of(api, &accounts.iter().map(String::as_str).collect::<Vec<_>>())
+    }
+
+    /// The proxy's metrics.
+    pub fn metrics(&self) -> String {
+        self.node.namespace.curl(&format!("{PAGES}/metrics")).text
+    }
+
+    /// Waits until a line of the metrics begins with this text.
+    pub fn comes_to_show(&self, text: &str) {
+        eventually(|| match self.metrics() {
+            metrics if metrics.contains(&format!("\n{text}")) => Ok(()),
+            metrics => Err(metrics),
+        });
+    }
+
+    /// The value of a series, written without decimals.
+    pub fn metric(&self, series: &str) -> u64 {
+        let metrics = self.metrics();
+        let value = metrics.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' ')?.parse().ok());
+        value.unwrap_or_else(|| panic!("{series} is no number in\n{metrics}"))
     }
 }
 

@@ -1,6 +1,6 @@
 //! Messages that are not valid requests, or ambiguous ones. None may return metadata or reach the upstream.
 
-use crate::support::{Answer, Connection, Proxy, raw, upstream};
+use crate::support::{Answer, Connection, Proxy, raw};
 
 /// A value that the proxy does not cache.
 const TARGET: &str = "/computeMetadata/v1/instance/cpu-platform";
@@ -95,8 +95,7 @@ fn abuses() -> Vec<(&'static str, Vec<u8>, Option<u16>)> {
 
 #[tokio::test]
 async fn abuse_yields_no_metadata_and_reaches_no_upstream() {
-    let mock = upstream().await;
-    let proxy = Proxy::start(mock.addr()).await;
+    let (mock, proxy) = Proxy::of_a_mock().await;
     mock.reset_counters();
     for (name, bytes, status) in abuses() {
         let mut connection = Connection::open(proxy.addr).await;
@@ -122,8 +121,7 @@ async fn abuse_yields_no_metadata_and_reaches_no_upstream() {
 /// Java's HTTP clients and `curl --http2` offer an upgrade by default.
 #[tokio::test]
 async fn an_upgrade_is_ignored() {
-    let mock = upstream().await;
-    let proxy = Proxy::start(mock.addr()).await;
+    let (mock, proxy) = Proxy::of_a_mock().await;
     mock.reset_counters();
     let mut connection = Connection::open(proxy.addr).await;
     for lines in [
@@ -151,8 +149,7 @@ async fn an_upgrade_is_ignored() {
 
 #[tokio::test]
 async fn requests_that_arrive_together_are_answered_in_turn() {
-    let mock = upstream().await;
-    let proxy = Proxy::start(mock.addr()).await;
+    let (_mock, proxy) = Proxy::of_a_mock().await;
     let mut connection = Connection::open(proxy.addr).await;
     connection.send([head(&[]), b"GET / HTTP/1.1\r\nHost: metadata\r\n\r\n".to_vec(), head(&[])].concat()).await;
     for body in [VALUE, "computeMetadata/\n", VALUE] {

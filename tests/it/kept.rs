@@ -83,8 +83,7 @@ async fn a_missing_value_is_kept_as_missing_and_delays_nothing() {
 
 #[tokio::test]
 async fn what_gcloud_cloud_logging_opentelemetry_and_libcloud_ask_first_is_known_while_the_upstream_is_away() {
-    let mock = upstream().await;
-    let proxy = Proxy::start(mock.addr()).await;
+    let (mock, proxy) = Proxy::of_a_mock().await;
     let mut before = Vec::new();
     for leaf in Leaf::all() {
         before.push(get(proxy.addr, &leaf.to_string()).await);
@@ -106,8 +105,7 @@ async fn what_gcloud_cloud_logging_opentelemetry_and_libcloud_ask_first_is_known
 
 #[tokio::test]
 async fn a_directory_without_its_slash_needs_no_upstream() {
-    let mock = upstream().await;
-    let proxy = Proxy::start(mock.addr()).await;
+    let (mock, proxy) = Proxy::of_a_mock().await;
     mock.stop().await;
     for directory in [
         "v1",
@@ -186,8 +184,7 @@ async fn a_newcomer_waits_for_a_seat_as_long_as_an_answer_may_take() {
 /// `object_store` (Rust) sends an audience with its request for an access token.
 #[tokio::test]
 async fn the_default_token_is_also_that_of_a_request_with_an_audience() {
-    let mock = upstream().await;
-    let proxy = Proxy::start(mock.addr()).await;
+    let (mock, proxy) = Proxy::of_a_mock().await;
     mock.stop().await;
     let target = format!("{}?audience=https%3A%2F%2Fwww.googleapis.com%2Foauth2%2Fv4%2Ftoken", path_of("default"));
     assert_eq!(get(proxy.addr, &target).await.status, 200);

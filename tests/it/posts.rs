@@ -6,7 +6,7 @@ use proptest::sample::select;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::TestRunner;
 
-use crate::support::{Answer, Connection, Proxy, upstream};
+use crate::support::{Answer, Connection, Proxy};
 
 const ACCOUNT: &str = "/computeMetadata/v1/instance/service-accounts/default";
 const OPT_OUT: &str = "GOOGLE_API_ENABLE_RUNTIME_BOUND_TOKEN=false";
@@ -21,8 +21,7 @@ fn with_length(target: &str, body: &str) -> String {
 
 #[tokio::test]
 async fn they_are_not_found_and_the_connection_goes_on() {
-    let mock = upstream().await;
-    let proxy = Proxy::start(mock.addr()).await;
+    let (mock, proxy) = Proxy::of_a_mock().await;
     mock.reset_counters();
     let chain = format!(r#"{{"certificate_chain":"{}"}}"#, "-----BEGIN CERTIFICATE-----\n".repeat(500));
     let mut connection = Connection::open(proxy.addr).await;
@@ -46,8 +45,7 @@ async fn they_are_not_found_and_the_connection_goes_on() {
 
 #[tokio::test]
 async fn other_posts_are_refused_and_the_connection_goes_on() {
-    let mock = upstream().await;
-    let proxy = Proxy::start(mock.addr()).await;
+    let (_mock, proxy) = Proxy::of_a_mock().await;
     let mut connection = Connection::open(proxy.addr).await;
     for target in ["email", "token/", ""] {
         connection.send(with_length(&format!("{ACCOUNT}/{target}"), "a\nbody")).await;
@@ -95,8 +93,7 @@ fn mutated() -> impl Strategy<Value = String> {
 
 #[tokio::test]
 async fn mutated_bodies_are_refused_and_reach_no_upstream() {
-    let mock = upstream().await;
-    let proxy = Proxy::start(mock.addr()).await;
+    let (mock, proxy) = Proxy::of_a_mock().await;
     mock.reset_counters();
     let (mutated, mut runner) = (mutated(), TestRunner::deterministic());
     for number in 0..1_000_u16 {

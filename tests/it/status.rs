@@ -61,8 +61,7 @@ impl Told {
 
 #[tokio::test]
 async fn a_proxy_that_is_well_says_so_with_all_that_an_operator_asks_first() {
-    let mock = upstream().await;
-    let proxy = Proxy::start(mock.addr()).await;
+    let (mock, proxy) = Proxy::of_a_mock().await;
     get(proxy.addr, &format!("{KUBE_ENV}?alt=text")).await;
     let Told { page, json, ready, text, code } = told(proxy.metrics_addr).await;
     assert!(page.contains("<h1 class=\"banner good\">ok: ") && !page.contains("<div class=\"banner"), "{page}");
@@ -174,8 +173,7 @@ async fn an_overload_is_degraded_and_names_reason_and_client() {
 
 #[tokio::test]
 async fn a_dead_metadata_server_is_degraded() {
-    let mock = upstream().await;
-    let proxy = Proxy::start(mock.addr()).await;
+    let (mock, proxy) = Proxy::of_a_mock().await;
     mock.stop().await;
     assert_eq!(get(proxy.addr, LEAF).await.status, 503);
     let told = told(proxy.metrics_addr).await;
@@ -191,8 +189,7 @@ async fn a_dead_metadata_server_is_degraded() {
 
 #[tokio::test]
 async fn a_metadata_server_that_answers_500_is_degraded_and_one_that_answers_404_is_not() {
-    let mock = upstream().await;
-    let proxy = Proxy::start(mock.addr()).await;
+    let (mock, proxy) = Proxy::of_a_mock().await;
     for (status, told_of) in [(404, None), (500, Some("it answers 500")), (404, None), (429, Some("it answers 429"))] {
         mock.fault(Fault::Status(status, "no".to_owned()));
         assert_eq!(get(proxy.addr, LEAF).await.status, status);

@@ -28,8 +28,7 @@ async fn status(proxy: &Proxy) -> Value {
 
 #[tokio::test]
 async fn the_page_tells_all_and_needs_nothing_from_elsewhere() {
-    let mock = upstream().await;
-    let proxy = Proxy::start(mock.addr()).await;
+    let (mock, proxy) = Proxy::of_a_mock().await;
     some_traffic(&proxy).await;
     let answer = get(proxy.metrics_addr, "/statusz").await;
     assert_eq!((answer.status, answer.header("content-type")), (200, Some("text/html; charset=utf-8")));
@@ -56,8 +55,7 @@ async fn the_page_tells_all_and_needs_nothing_from_elsewhere() {
 
 #[tokio::test]
 async fn the_data_is_that_of_the_page() {
-    let mock = upstream().await;
-    let proxy = Proxy::start(mock.addr()).await;
+    let (mock, proxy) = Proxy::of_a_mock().await;
     some_traffic(&proxy).await;
     let status = status(&proxy).await;
     assert_eq!(status["readiness"]["status"], "ready");
@@ -94,8 +92,7 @@ async fn the_data_is_that_of_the_page() {
 /// A pod fills the token cache with the largest possible keys, made of the characters that take most space in HTML.
 #[tokio::test]
 async fn the_page_stays_small_however_much_is_cached() {
-    let mock = upstream().await;
-    let proxy = Proxy::start(mock.addr()).await;
+    let (_mock, proxy) = Proxy::of_a_mock().await;
     let before = get(proxy.metrics_addr, "/statusz").await.body.len();
     let mut pod = Connection::open(proxy.addr).await;
     for n in 100..400 {
@@ -145,8 +142,7 @@ async fn a_shed_is_seen_on_the_page_with_the_pod_that_caused_it() {
 
 #[tokio::test]
 async fn flags_are_told_with_their_values_in_force() {
-    let mock = upstream().await;
-    let proxy = Proxy::start(mock.addr()).await;
+    let (mock, proxy) = Proxy::of_a_mock().await;
     let flags = get(proxy.metrics_addr, "/flagz").await.body;
     for line in [&*format!("--upstream=http://{}", mock.addr()), "--max-in-flight=200", "--overload=reset"] {
         assert!(flags.lines().any(|flag| flag == line), "{line} is missing from\n{flags}");

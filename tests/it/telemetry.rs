@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use mock::{Fault, Handle};
 use telemetry::table::{Row, TABLE};
 
-use crate::support::{Connection, Proxy, get, metric_becomes, raw, request, upstream};
+use crate::support::{Connection, Proxy, get, metric_becomes, raw, request};
 
 const PAGE: &str = include_str!("../../docs/metrics.md");
 const TOKEN: &str = "/computeMetadata/v1/instance/service-accounts/default/token";
@@ -79,8 +79,7 @@ fn is_elsewhere(row: &Row) -> bool {
 
 #[tokio::test]
 async fn what_is_scraped_is_what_the_table_says() {
-    let mock = upstream().await;
-    let proxy = Proxy::start(mock.addr()).await;
+    let (mock, proxy) = Proxy::of_a_mock().await;
     ask_for_everything(&proxy, &mock).await;
     let page = get(proxy.metrics_addr, "/metrics").await.body;
     let found = families(&page);
@@ -100,8 +99,7 @@ async fn what_is_scraped_is_what_the_table_says() {
 
 #[tokio::test]
 async fn each_filter_is_measured_whatever_it_does() {
-    let mock = upstream().await;
-    let proxy = Proxy::start(mock.addr()).await;
+    let (mock, proxy) = Proxy::of_a_mock().await;
     ask_for_everything(&proxy, &mock).await;
     get(proxy.addr, "/computeMetadata/v1/instance/attributes/kube-env").await;
     raw(proxy.addr, "GET / HTTP/1.1\r\nHost: metadata\r\nX-Forwarded-For: 10.0.0.1\r\nConnection: close\r\n\r\n").await;
@@ -132,8 +130,7 @@ async fn each_filter_is_measured_whatever_it_does() {
 
 #[tokio::test]
 async fn a_request_is_measured_to_its_last_byte_by_what_it_asked_for_and_what_became_of_it() {
-    let mock = upstream().await;
-    let proxy = Proxy::start(mock.addr()).await;
+    let (mock, proxy) = Proxy::of_a_mock().await;
     ask_for_everything(&proxy, &mock).await;
     get(proxy.addr, "/computeMetadata/v1/instance/attributes/kube-env").await;
     raw(
@@ -164,8 +161,7 @@ async fn a_request_is_measured_to_its_last_byte_by_what_it_asked_for_and_what_be
 /// Clients get the server's own answer, and the objective for tokens shows that they got no token.
 #[tokio::test]
 async fn a_server_that_answers_429_or_5xx_fails_and_one_that_refuses_does_not() {
-    let mock = upstream().await;
-    let proxy = Proxy::start(mock.addr()).await;
+    let (mock, proxy) = Proxy::of_a_mock().await;
     let failures = "metadata_proxy_request_duration_seconds_count{endpoint=\"token\",outcome=\"failed\"}";
     assert_eq!(proxy.metric(failures).await, Some(0.0), "the first failure has a rate");
     let mut failed = 0.0;
@@ -188,8 +184,7 @@ async fn a_server_that_answers_429_or_5xx_fails_and_one_that_refuses_does_not() 
 
 #[tokio::test]
 async fn a_request_that_waits_for_a_change_does_not_make_others_look_slow() {
-    let mock = upstream().await;
-    let proxy = Proxy::start(mock.addr()).await;
+    let (_mock, proxy) = Proxy::of_a_mock().await;
     let waits = "/computeMetadata/v1/instance/attributes/?recursive=true&wait_for_change=true&timeout_sec=1";
     let elsewhere = |page: &str| -> f64 {
         page.lines()
@@ -216,8 +211,7 @@ async fn a_request_that_waits_for_a_change_does_not_make_others_look_slow() {
 async fn an_answer_says_who_made_it_and_refusals_are_counted_by_reason() {
     const SERVER: &str = "Metadata Server for VM";
     const PROXY: &str = "gce-metadata-proxy";
-    let mock = upstream().await;
-    let proxy = Proxy::start(mock.addr()).await;
+    let (mock, proxy) = Proxy::of_a_mock().await;
     let server = |path: &'static str| async move { get(proxy.addr, path).await.header("server").map(str::to_owned) };
     assert_eq!(server("/computeMetadata/v1/instance/cpu-platform").await.as_deref(), Some(SERVER));
     assert_eq!(server("/computeMetadata/v1/instance/attributes/kube-env").await.as_deref(), Some(PROXY));
@@ -275,8 +269,7 @@ async fn a_hundred_thousand_different_requests_add_no_series() {
     const SERIES: [usize; 2] = [400, 1100];
     const REQUESTS: u32 = 100_000;
     const AT_ONCE: u32 = 200;
-    let mock = upstream().await;
-    let proxy = Proxy::start(mock.addr()).await;
+    let (_mock, proxy) = Proxy::of_a_mock().await;
     let mut known = series(&get(proxy.metrics_addr, "/metrics").await.body);
     assert!(known.len() <= SERIES[0], "{}", known.len());
     // The proxy's own probe requests it now and then.
@@ -301,8 +294,7 @@ async fn a_hundred_thousand_different_requests_add_no_series() {
 
 #[tokio::test]
 async fn a_client_that_leaves_is_counted_as_cut_and_what_it_asked_for_as_abandoned() {
-    let mock = upstream().await;
-    let proxy = Proxy::start(mock.addr()).await;
+    let (mock, proxy) = Proxy::of_a_mock().await;
     mock.fault(Fault::Hang);
     let mut client = Connection::open(proxy.addr).await;
     client.send(request("/computeMetadata/v1/instance/cpu-platform")).await;

@@ -36,8 +36,7 @@ async fn the_client_that_began_a_flight_may_leave() {
 
 #[tokio::test]
 async fn what_is_known_is_answered_while_the_upstream_is_away() {
-    let mock = upstream().await;
-    let proxy = Proxy::start(mock.addr()).await;
+    let (mock, proxy) = Proxy::of_a_mock().await;
     let before = secret(&get(proxy.addr, DEFAULT).await);
     let zone = get(proxy.addr, "/computeMetadata/v1/instance/zone").await;
     let email = get(proxy.addr, "/computeMetadata/v1/instance/service-accounts/default/email").await.body;
@@ -64,8 +63,7 @@ async fn what_is_known_is_answered_while_the_upstream_is_away() {
 
 #[tokio::test]
 async fn garbage_is_never_handed_out_as_a_token() {
-    let mock = upstream().await;
-    let proxy = Proxy::start(mock.addr()).await;
+    let (mock, proxy) = Proxy::of_a_mock().await;
     let body = |body: &str| Fault::Body(body.to_owned());
     for (at, fault) in [
         Fault::Html,
@@ -93,8 +91,7 @@ async fn garbage_is_never_handed_out_as_a_token() {
 
 #[tokio::test]
 async fn a_refusal_of_the_servers_is_passed_on_and_remembered() {
-    let mock = upstream().await;
-    let proxy = Proxy::start(mock.addr()).await;
+    let (mock, proxy) = Proxy::of_a_mock().await;
     mock.reset_counters();
     for _ in 0..3 {
         let answer = get(proxy.addr, &path_of("nobody@mock-project.iam.gserviceaccount.com")).await;
@@ -105,8 +102,7 @@ async fn a_refusal_of_the_servers_is_passed_on_and_remembered() {
 
 #[tokio::test]
 async fn a_503_is_asked_about_again_once() {
-    let mock = upstream().await;
-    let proxy = Proxy::start(mock.addr()).await;
+    let (mock, proxy) = Proxy::of_a_mock().await;
     mock.reset_counters();
     mock.fault_next(1, Fault::Status(503, "migrating".to_owned()));
     secret(&get(proxy.addr, &path_of(BUILDER_ACCOUNT)).await);
@@ -117,8 +113,7 @@ async fn a_503_is_asked_about_again_once() {
 #[tokio::test]
 async fn a_server_that_says_503_to_everything_is_asked_hardly_more_often_than_clients_ask() {
     const ASKED: u64 = 60;
-    let mock = upstream().await;
-    let proxy = Proxy::start(mock.addr()).await;
+    let (mock, proxy) = Proxy::of_a_mock().await;
     mock.fault(Fault::Status(503, "overloaded".to_owned()));
     mock.reset_counters();
     let targets = (0..ASKED).map(|n| format!("{DEFAULT}?scopes=https://www.googleapis.com/auth/{n}"));
@@ -196,8 +191,7 @@ async fn no_log_and_no_metric_holds_a_token() {
 
 #[tokio::test]
 async fn a_server_that_fails_again_and_again_is_left_alone_by_other_keys_too() {
-    let mock = upstream().await;
-    let proxy = Proxy::start(mock.addr()).await;
+    let (mock, proxy) = Proxy::of_a_mock().await;
     let of_key = |key: &str| format!("{}?scopes={key}", path_of(BUILDER_ACCOUNT));
     close_pooled(&mock, &proxy).await;
     mock.fault(Fault::Reset);
@@ -218,8 +212,7 @@ async fn a_server_that_fails_again_and_again_is_left_alone_by_other_keys_too() {
 #[tokio::test]
 async fn one_pods_failing_keys_fail_nobody_elses() {
     const BAD_ACCOUNT: &str = "bad@mock-project.iam.gserviceaccount.com";
-    let mock = upstream().await;
-    let proxy = Proxy::start(mock.addr()).await;
+    let (mock, proxy) = Proxy::of_a_mock().await;
     mock.fault_at(&path_of(BAD_ACCOUNT), Fault::Reset);
     let mut hostile = Connection::open_from(Ipv4Addr::new(127, 0, 0, 9), proxy.addr).await;
     let mut honest = Connection::open_from(Ipv4Addr::new(127, 0, 0, 2), proxy.addr).await;
@@ -240,8 +233,7 @@ async fn one_pods_failing_keys_fail_nobody_elses() {
 #[tokio::test]
 async fn one_pods_slow_keys_hold_up_nobody_elses() {
     const SLOW_ACCOUNT: &str = "slow@mock-project.iam.gserviceaccount.com";
-    let mock = upstream().await;
-    let proxy = Proxy::start(mock.addr()).await;
+    let (mock, proxy) = Proxy::of_a_mock().await;
     mock.fault_at(&path_of(SLOW_ACCOUNT), Fault::Hang);
     let mut honest = Connection::open_from(Ipv4Addr::new(127, 0, 0, 2), proxy.addr).await;
     let mut hostile = Vec::new();

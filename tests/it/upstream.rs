@@ -7,7 +7,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio::time::Instant;
 
-use crate::support::{Answer, Connection, Proxy, close_pooled, eventually, get, raw, upstream};
+use crate::support::{Answer, Connection, Proxy, close_pooled, eventually, get, raw};
 
 /// A value that the proxy does not cache.
 const LEAF: &str = "/computeMetadata/v1/instance/cpu-platform";
@@ -21,8 +21,7 @@ fn assert_unavailable(answer: &Answer, fault: &str) {
 }
 
 async fn start() -> (Handle, Proxy) {
-    let mock = upstream().await;
-    let proxy = Proxy::start(mock.addr()).await;
+    let (mock, proxy) = Proxy::of_a_mock().await;
     mock.reset_counters();
     (mock, proxy)
 }

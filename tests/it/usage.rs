@@ -108,6 +108,13 @@ fn a_wrong_variable_is_one_line_that_names_it_and_says_what_to_do() {
 }
 
 #[test]
+fn a_flag_before_a_subcommand_counts_more_than_the_variable() {
+    let (_, text) =
+        run(&["--metrics-addr=127.0.0.1:1", "status"], Some(("METADATA_PROXY_METRICS_ADDR", "127.0.0.1:2")));
+    assert!(text.contains("127.0.0.1:1"), "{text}");
+}
+
+#[test]
 fn a_misspelt_variable_is_named_by_each_command_with_a_log() {
     for line in ["redirect check", "check --last --metrics-addr=127.0.0.1:1", "--upstream=none --policy=strickt"] {
         let args: Vec<&str> = line.split(' ').collect();

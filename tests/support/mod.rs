@@ -93,6 +93,13 @@ impl Proxy {
         Self::with(config(upstream)).await
     }
 
+    /// The same with an upstream of its own.
+    pub async fn of_a_mock() -> (Handle, Self) {
+        let mock = upstream().await;
+        let proxy = Self::start(mock.addr()).await;
+        (mock, proxy)
+    }
+
     /// Starts a proxy with this configuration, and waits until it is ready.
     pub async fn with(config: Config) -> Self {
         let proxy = Self::with_cold(config).await;

@@ -13,7 +13,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::block_on;
 use crate::support::needs::{Test, tests};
-use crate::support::{Outcome, Proxy, Scratch, ask, get, upstream};
+use crate::support::{Outcome, Proxy, Scratch, ask, get};
 
 /// The tests that need `prometheus`.
 pub(crate) const WITH_PROMETHEUS: &[Test] = tests![
@@ -59,8 +59,7 @@ fn each_alert_fires_on_its_fault_and_none_on_a_healthy_node() {
 fn promtool_finds_no_fault_with_the_metrics() {
     let directory = Scratch::new("metrics");
     block_on(async {
-        let mock = upstream().await;
-        let proxy = Proxy::start(mock.addr()).await;
+        let (_mock, proxy) = Proxy::of_a_mock().await;
         // A request that reaches every filter, from the outermost to the server itself.
         get(proxy.addr, LEAF).await;
         directory.file("metrics", &get(proxy.metrics_addr, "/metrics").await.body);
@@ -133,8 +132,7 @@ fn a_real_prometheus_answers_the_question_what_each_filter_costs() {
     const QUESTION: &str = "histogram_quantile(0.99, \
                             sum(rate(metadata_proxy_request_filter_duration_seconds_bucket[1m])) by (filter, le))";
     block_on(async {
-        let mock = upstream().await;
-        let proxy = Proxy::start(mock.addr()).await;
+        let (_mock, proxy) = Proxy::of_a_mock().await;
         let prometheus = Prometheus::start(proxy.metrics_addr, &["only"]);
         let answered = timeout(SCRAPE_TIMEOUT, async {
             loop {
@@ -168,8 +166,7 @@ fn the_dashboard_has_an_answer_while_two_pods_are_on_a_node() {
         .collect();
     assert!(queries.len() > 30, "{}", queries.len());
     block_on(async {
-        let mock = upstream().await;
-        let proxy = Proxy::start(mock.addr()).await;
+        let (_mock, proxy) = Proxy::of_a_mock().await;
         let prometheus = Prometheus::start(proxy.metrics_addr, &["old", "new"]);
         let scraped = timeout(SCRAPE_TIMEOUT, async {
             // Two scrapes of each pod, so that there are rates.

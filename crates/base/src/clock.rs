@@ -80,7 +80,8 @@ impl Sub<Duration> for BootTime {
     }
 }
 
-fn nanos(time: Duration) -> u64 {
+/// A duration in nanoseconds.
+pub fn nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 

@@ -1,6 +1,7 @@
 //! Requests to the kernel by netlink, rtnetlink(7), and what its answers are made of.
 
 use std::io;
+use std::net::IpAddr;
 
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socket_with};
 
@@ -15,7 +16,7 @@ const NLA_TYPE_MASK: u16 = 0x3fff;
 
 /// Lengths of `nlmsghdr` and `rtattr`.
 pub(crate) const HEADER: usize = 16;
-pub const ATTRIBUTE: usize = 4;
+const ATTRIBUTE: usize = 4;
 
 /// Sends a request to the kernel, and returns the messages of its response.
 pub fn ask(kind: u16, flags: u16, request: &[u8]) -> io::Result<Vec<Vec<u8>>> {
@@ -60,6 +61,23 @@ pub fn attributes(mut rest: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
         })?;
         Some((kind & NLA_TYPE_MASK, value))
     })
+}
+
+/// Appends an attribute, whose length is one of whole words: it is not padded.
+pub fn add_attribute(message: &mut Vec<u8>, kind: u16, value: &[u8]) {
+    message.extend(u16::try_from(ATTRIBUTE + value.len()).expect("a few bytes").to_ne_bytes());
+    message.extend(kind.to_ne_bytes());
+    message.extend(value);
+}
+
+/// The family of an address as netlink's single byte, its bytes, and their number of bits.
+pub fn parts(ip: IpAddr) -> (u8, Vec<u8>, u8) {
+    let (family, bytes) = match ip {
+        IpAddr::V4(ip) => (AddressFamily::INET, ip.octets().to_vec()),
+        IpAddr::V6(ip) => (AddressFamily::INET6, ip.octets().to_vec()),
+    };
+    let bits = u8::try_from(bytes.len() * 8).expect("at most 128");
+    (u8::try_from(family.as_raw()).expect("2 or 10"), bytes, bits)
 }
 
 /// Takes a message or an attribute, as kind and body, from the front of `rest`. Each begins at a whole word.

@@ -4,9 +4,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::{fs, iter};
 
-use rustix::net::AddressFamily;
-
-use crate::netlink::{ATTRIBUTE, NLM_F_ACK, ask};
+use crate::netlink::{self, NLM_F_ACK, add_attribute, ask};
 
 /// From `linux/rtnetlink.h`.
 const RTM_GETROUTE: u16 = 26;
@@ -81,16 +79,10 @@ impl Route {
 /// Whether packets to this address stay in this network namespace: it has the address, or a route that says so. That a socket
 /// can be bound to it says less: with `ip_nonlocal_bind`, any address can be.
 pub fn is_local(ip: IpAddr) -> io::Result<bool> {
-    let (family, address) = match ip {
-        IpAddr::V4(ip) => (AddressFamily::INET, ip.octets().to_vec()),
-        IpAddr::V6(ip) => (AddressFamily::INET6, ip.octets().to_vec()),
-    };
+    let (family, address, bits) = netlink::parts(ip);
     let mut request = vec![0; MESSAGE];
-    request[0] = u8::try_from(family.as_raw()).expect("2 or 10");
-    request[1] = u8::try_from(address.len() * 8).expect("at most 128");
-    request.extend(u16::try_from(ATTRIBUTE + address.len()).expect("a few bytes").to_ne_bytes());
-    request.extend(RTA_DST.to_ne_bytes());
-    request.extend(address);
+    (request[0], request[1]) = (family, bits);
+    add_attribute(&mut request, RTA_DST, &address);
     match ask(RTM_GETROUTE, NLM_F_ACK, &request) {
         Ok(routes) => Ok(routes.iter().any(|route| route.get(TYPE) == Some(&RTN_LOCAL))),
         // The last two: a route of the type blackhole, or prohibit.

@@ -1,35 +1,41 @@
 //! [`TlsFailure`] and [`BadCertificate`]: why there is no TLS with a server that was reached, found in an error of connecting.
 
 use std::error::Error;
-use std::fmt;
 use std::io;
 use std::iter::successors;
 
 use rustls::{AlertDescription, CertificateError};
+use strum::Display;
 
-/// Why there is no TLS with a server that was reached.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+/// Why there is no TLS with a server that was reached. Continues "the server".
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Display)]
 pub enum TlsFailure {
     /// Its certificate was not accepted.
+    #[strum(to_string = "has a certificate that {0}")]
     Certificate(BadCertificate),
-    /// It answered, but not by TLS.
+    #[strum(to_string = "answers, but does not speak TLS (HTTPS)")]
     NotTls,
-    /// It has no version of TLS, or no cipher, in common with this client.
+    #[strum(to_string = "has no version of TLS, or no cipher, in common with this client")]
     Incompatible,
     /// Another reason, which the error itself has.
+    #[strum(to_string = "answers, but TLS with it fails")]
     Other,
 }
 
-/// Why a server's certificate was not accepted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+/// Why a server's certificate was not accepted. Continues "a certificate that".
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Display)]
 pub enum BadCertificate {
-    /// It is of an authority that is not trusted.
+    #[strum(to_string = "is of an authority that is not trusted")]
     Untrusted,
+    #[strum(to_string = "has expired")]
     Expired,
+    #[strum(to_string = "is not valid yet")]
     NotYetValid,
-    /// It is for another name than the one under which the server was asked.
+    /// The server was asked under a name that is not in it.
+    #[strum(to_string = "is for another name")]
     WrongName,
     /// Another reason, which the error itself has.
+    #[strum(to_string = "is not accepted")]
     Other,
 }
 
@@ -73,31 +79,6 @@ impl From<&CertificateError> for BadCertificate {
             CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => Self::WrongName,
             _ => Self::Other,
         }
-    }
-}
-
-/// Continues "the server".
-impl fmt::Display for TlsFailure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Certificate(bad) => write!(f, "has a certificate that {bad}"),
-            Self::NotTls => f.write_str("answers, but does not speak TLS (HTTPS)"),
-            Self::Incompatible => f.write_str("has no version of TLS, or no cipher, in common with this client"),
-            Self::Other => f.write_str("answers, but TLS with it fails"),
-        }
-    }
-}
-
-/// Continues "a certificate that".
-impl fmt::Display for BadCertificate {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Untrusted => "is of an authority that is not trusted",
-            Self::Expired => "has expired",
-            Self::NotYetValid => "is not valid yet",
-            Self::WrongName => "is for another name",
-            Self::Other => "is not accepted",
-        })
     }
 }
 

@@ -22,9 +22,11 @@ use http::header::RETRY_AFTER;
 use http::{HeaderMap, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use hyper_util::client::legacy;
-use hyper_util::client::legacy::connect::{Connect, HttpConnector};
+use hyper_util::client::legacy::connect::Connect;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use tokio::time::timeout;
+
+pub use hyper_util::client::legacy::connect::HttpConnector;
 
 /// Time for which an unused connection is kept. Shorter than the minute after which many servers close it.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(30);

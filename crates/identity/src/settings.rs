@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use crate::pods::PodUid;
 use crate::pods::owners::Attest;
+use crate::text::is_made_of;
 use crate::workloads::Federation;
 
 /// Settings for the identification of pods.
@@ -36,11 +37,7 @@ pub struct AccountName {
 impl AccountName {
     /// Parses `NAMESPACE/NAME`. Both are names that Kubernetes allows.
     pub fn parse(text: &str) -> Option<Self> {
-        let is_name = |name: &str| {
-            let is_allowed =
-                |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'-' | b'.');
-            !name.is_empty() && name.len() <= 253 && name.bytes().all(is_allowed)
-        };
+        let is_name = |name: &str| name.len() <= 253 && is_made_of(name, b"-.");
         let (namespace, name) = text.split_once('/')?;
         (is_name(namespace) && is_name(name)).then(|| Self { namespace: namespace.to_owned(), name: name.to_owned() })
     }

@@ -5,10 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use tokio::sync::watch;
-
 use super::fault::Fault;
 use super::journal::RecordedRequest;
+use super::listening::stop;
 use super::rows::{DEFAULT_ACCOUNT, DISABLE_LEGACY_ENDPOINTS};
 use super::state::State;
 
@@ -16,16 +15,11 @@ use super::state::State;
 /// stop it.
 #[derive(Debug, Clone)]
 pub struct Handle {
-    state: Arc<State>,
-    alive: watch::Receiver<()>,
+    pub(super) state: Arc<State>,
 }
 
 /// Counters since the start or the last [`Handle::reset_counters`].
 impl Handle {
-    pub(super) fn new(state: Arc<State>, alive: watch::Receiver<()>) -> Self {
-        Self { state, alive }
-    }
-
     pub fn addr(&self) -> SocketAddr {
         self.state.addr
     }
@@ -143,8 +137,6 @@ impl Handle {
     /// connections, and [`Mock::bind`](super::Mock::bind) can bind it again. Requires
     /// [`Mock::run`](super::Mock::run) to be running or to have returned.
     pub async fn stop(&self) {
-        self.state.stop.send_replace(true);
-        let mut alive = self.alive.clone();
-        while alive.changed().await.is_ok() {}
+        stop(&self.state.stop).await;
     }
 }

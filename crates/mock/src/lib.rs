@@ -74,7 +74,7 @@ pub struct Mock {
     listener: TcpListener,
     state: Arc<State>,
     /// Dropped last, which signals [`Handle::stop`] that everything is closed.
-    alive: watch::Sender<()>,
+    stop: watch::Receiver<bool>,
 }
 
 impl Mock {
@@ -84,7 +84,8 @@ impl Mock {
     pub async fn bind(addr: SocketAddr) -> io::Result<Self> {
         let listener = listen(addr)?;
         let state = Arc::new(State::new(listener.local_addr()?));
-        Ok(Self { listener, state, alive: watch::Sender::new(()) })
+        let stop = state.stop.subscribe();
+        Ok(Self { listener, state, stop })
     }
 
     /// Binds a free port of 127.0.0.1 and serves in a separate task, until [`Handle::stop`] or the end of the
@@ -113,21 +114,20 @@ impl Mock {
 
     /// The handle for tests: counters, faults and values.
     pub fn handle(&self) -> Handle {
-        Handle::new(Arc::clone(&self.state), self.alive.subscribe())
+        Handle { state: Arc::clone(&self.state) }
     }
 
     /// Serves until `shutdown` resolves or [`Handle::stop`] is called, then closes all connections, idle or
     /// not.
     pub async fn run(self, shutdown: impl Future<Output = ()>) {
-        let Self { listener, state, alive } = self;
+        let Self { listener, state, mut stop } = self;
         let over = async {
             tokio::select! {
                 () = shutdown => {}
-                () = stopped(&state.stop) => {}
+                () = stopped(&mut stop) => {}
             }
         };
         accept(listener, over, |stream| Some(connection::serve(stream, Arc::clone(&state)))).await;
-        drop(alive);
     }
 }
 

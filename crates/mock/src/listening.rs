@@ -54,7 +54,13 @@ pub(super) async fn accept<F>(
     connections.shutdown().await;
 }
 
+/// Requests a stop, and waits until the server has none to receive it.
+pub(super) async fn stop(stop: &watch::Sender<bool>) {
+    stop.send_replace(true);
+    stop.closed().await;
+}
+
 /// Resolves when a stop is requested, or can no longer be.
-pub(super) async fn stopped(stop: &watch::Sender<bool>) {
-    let _ = stop.subscribe().wait_for(|stop| *stop).await;
+pub(super) async fn stopped(stop: &mut watch::Receiver<bool>) {
+    let _ = stop.wait_for(|stop| *stop).await;
 }

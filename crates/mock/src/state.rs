@@ -17,7 +17,7 @@ pub(super) struct State {
     pub(super) journal: Journal,
     pub(super) script: Script,
     pub(super) tokens: Mutex<TokenStore>,
-    /// Becomes true when the handle requests a stop.
+    /// Becomes true when the handle requests a stop. The server has a receiver until everything is closed.
     pub(super) stop: watch::Sender<bool>,
     /// Notified whenever the tree changes.
     pub(super) changes: watch::Sender<()>,

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header};
 
 use crate::failure::Withheld;
-use crate::reply::Body;
+use crate::reply::{self, Body};
 
 /// An error response of a source.
 pub struct Refused {
@@ -53,10 +53,7 @@ impl Refused {
 
     /// The refusal, unchanged.
     pub(crate) fn response(&self) -> Response<Body> {
-        let mut response = Response::new(Body::Whole(self.body.clone()));
-        *response.status_mut() = self.status;
-        response.headers_mut().clone_from(&self.headers);
-        response
+        reply::whole(self.status, self.headers.clone(), self.body.clone())
     }
 
     /// Heap memory, in bytes.

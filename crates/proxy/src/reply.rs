@@ -111,7 +111,12 @@ pub fn local_in(
     headers.insert(METADATA_FLAVOR, GOOGLE);
     headers.insert(header::CONTENT_TYPE, content_type);
     headers.insert(header::SERVER, SERVER);
-    let mut response = Response::new(Body::Whole(body.into()));
+    whole(status, headers, body.into())
+}
+
+/// A response whose body is at hand.
+pub(crate) fn whole(status: StatusCode, headers: HeaderMap, body: Bytes) -> Response<Body> {
+    let mut response = Response::new(Body::Whole(body));
     *response.status_mut() = status;
     *response.headers_mut() = headers;
     response

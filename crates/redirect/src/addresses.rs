@@ -14,9 +14,7 @@
 use std::io;
 use std::net::IpAddr;
 
-use rustix::net::AddressFamily;
-
-use base::netlink::{ATTRIBUTE, NLM_F_ACK, NLM_F_DUMP, ask, attributes, number};
+use base::netlink::{self, NLM_F_ACK, NLM_F_DUMP, add_attribute, ask, attributes, number};
 
 /// The index of `lo` in every network namespace.
 const LO: u32 = 1;
@@ -114,36 +112,19 @@ fn list() -> io::Result<Vec<Address>> {
 
 /// An `ifaddrmsg` and its attributes.
 fn addressed(ip: IpAddr) -> Vec<u8> {
-    let (bytes, scope) = match ip {
-        IpAddr::V4(ip) => (ip.octets().to_vec(), RT_SCOPE_HOST),
-        IpAddr::V6(ip) => (ip.octets().to_vec(), RT_SCOPE_UNIVERSE),
-    };
-    let prefix = u8::try_from(bytes.len() * 8).expect("at most 128");
-    let mut message = vec![family(ip), prefix, IFA_F_NODAD, scope];
+    let (family, bytes, prefix) = netlink::parts(ip);
+    let scope = if ip.is_ipv4() { RT_SCOPE_HOST } else { RT_SCOPE_UNIVERSE };
+    let mut message = vec![family, prefix, IFA_F_NODAD, scope];
     message.extend(LO.to_ne_bytes());
-    attribute(&mut message, IFA_LOCAL, &bytes);
-    attribute(&mut message, IFA_ADDRESS, &bytes);
-    attribute(&mut message, IFA_RT_PRIORITY, &METRIC.to_ne_bytes());
+    add_attribute(&mut message, IFA_LOCAL, &bytes);
+    add_attribute(&mut message, IFA_ADDRESS, &bytes);
+    add_attribute(&mut message, IFA_RT_PRIORITY, &METRIC.to_ne_bytes());
     if ip.is_ipv6() {
         // Deprecated at once, valid for ever, and two times that the kernel sets.
         let lifetimes = [0, u32::MAX, 0, 0].map(u32::to_ne_bytes).concat();
-        attribute(&mut message, IFA_CACHEINFO, &lifetimes);
+        add_attribute(&mut message, IFA_CACHEINFO, &lifetimes);
     }
     message
-}
-
-/// `AF_INET` or `AF_INET6` as netlink's single byte.
-fn family(ip: IpAddr) -> u8 {
-    let family = if ip.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
-    u8::try_from(family.as_raw()).expect("2 or 10")
-}
-
-/// Appends an attribute. All attributes here are whole words, so none needs padding.
-fn attribute(message: &mut Vec<u8>, kind: u16, value: &[u8]) {
-    let length = u16::try_from(ATTRIBUTE + value.len()).expect("a few bytes");
-    message.extend(length.to_ne_bytes());
-    message.extend(kind.to_ne_bytes());
-    message.extend(value);
 }
 
 /// Reads an `ifaddrmsg` and its attributes.

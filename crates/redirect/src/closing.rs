@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use strum::Display;
+
 use super::plan::Plan;
 use super::{Error, State, Tool, first_edition, privileges};
 
@@ -14,16 +16,28 @@ pub struct NotInstalled {
 }
 
 /// Whether pods reach the metadata server while the redirect is not installed.
-#[derive(Debug)]
+#[derive(Debug, Display)]
 pub enum Pods {
     /// This tool's rules close the metadata server to pods.
+    #[strum(
+        to_string = "Until it is, pods are closed: {0} resets all their connections to the metadata server except DNS and what \
+                     --redirect-allow opens"
+    )]
     Closed(Tool),
-    /// Nothing was changed: the rules are those of a node.
+    /// Nothing was changed.
+    #[strum(to_string = "The node's rules stay as they are")]
     AsBefore,
     /// Nothing was changed: rules of other settings close the metadata server to pods, and send them to addresses that this node has.
+    #[strum(
+        to_string = "The rules in force stay: they close the metadata server to pods, and a proxy may serve pods through them"
+    )]
     InForce,
     /// Pods reach the metadata server itself, unless there are rules of an earlier redirect. The error is the reason why the
     /// closing rules could not be installed.
+    #[strum(
+        to_string = "Pods are OPEN unless an earlier redirect is in place: they reach the metadata server itself, with the node's \
+                     tokens and secrets, because not even the rules that close it can be installed ({0})"
+    )]
     Open(Error),
 }
 
@@ -43,30 +57,6 @@ impl fmt::Display for Unserved {
             Self::InForce(State::Closed) => write!(f, "Pods stay closed"),
             Self::InForce(_) => write!(f, "The redirect in force stays"),
             Self::NotInstalled(pods) => write!(f, "The redirect is not installed. {pods}"),
-        }
-    }
-}
-
-impl fmt::Display for Pods {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Closed(tool) => write!(
-                f,
-                "Until it is, pods are closed: {tool} resets all their connections to the metadata server except DNS and what \
-                 --redirect-allow opens"
-            ),
-            Self::AsBefore => write!(f, "The node's rules stay as they are"),
-            Self::InForce => {
-                write!(
-                    f,
-                    "The rules in force stay: they close the metadata server to pods, and a proxy may serve pods through them"
-                )
-            }
-            Self::Open(why) => write!(
-                f,
-                "Pods are OPEN unless an earlier redirect is in place: they reach the metadata server itself, with the node's \
-                 tokens and secrets, because not even the rules that close it can be installed ({why})"
-            ),
         }
     }
 }

@@ -6,11 +6,13 @@
 
 mod text;
 
+use strum::VariantNames;
+
 use super::plan::Plan;
 use super::rule::{Hook, Name, Rule};
 use super::state::are_reset;
 use super::{Error, State, may_have_ipv6, process};
-use text::{PREFIX, Saved, TABLES, condition, has_chain, hook, is_jump, name, nothing_saved, ruleset, table_of};
+use text::{PREFIX, Saved, TABLES, condition, has_chain, is_jump, name, nothing_saved, ruleset, table_of};
 
 pub(super) use text::text;
 
@@ -117,7 +119,7 @@ fn closes(family: Family, table: &str, plan: &Plan) -> bool {
         let wanted = chain.resets().filter(|(_, is_v6)| *is_v6 == (family == Family::V6));
         let wanted: Vec<String> = wanted.map(|(host, _)| condition(host)).collect();
         let own = name(chain.name);
-        let (jump, begin) = (format!("-A {} -j {own}", hook(chain.hook)), format!("-A {own} "));
+        let (jump, begin) = (format!("-A {} -j {own}", chain.hook), format!("-A {own} "));
         let rules = table.lines().filter(|line| line.starts_with(&begin));
         wanted.is_empty() || table.lines().any(|line| line == jump) && are_reset(&wanted, rules, " -j REJECT ")
     })
@@ -125,8 +127,7 @@ fn closes(family: Family, table: &str, plan: &Plan) -> bool {
 
 /// The kernel's chain in which another program's rule precedes one of our jumps, if any.
 fn is_preceded(table: &str) -> Option<&'static str> {
-    let chains = [Hook::Prerouting, Hook::Forward, Hook::Input, Hook::Output, Hook::Postrouting].map(hook);
-    chains.into_iter().find(|chain| {
+    Hook::VARIANTS.iter().copied().find(|chain| {
         let rules = table.lines().filter(|line| line.starts_with(&format!("-A {chain} ")));
         rules.skip_while(|line| is_jump(line)).any(is_jump)
     })

@@ -202,14 +202,8 @@ fn hook(chain: &Chain) -> String {
     format!("type {kind} hook {hook} priority {priority}; policy accept;")
 }
 
-fn hook_of(hook: Hook) -> &'static str {
-    match hook {
-        Hook::Prerouting => "prerouting",
-        Hook::Forward => "forward",
-        Hook::Input => "input",
-        Hook::Output => "output",
-        Hook::Postrouting => "postrouting",
-    }
+fn hook_of(hook: Hook) -> String {
+    hook.to_string().to_ascii_lowercase()
 }
 
 fn words(rule: &Rule) -> String {

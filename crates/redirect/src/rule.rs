@@ -3,6 +3,8 @@
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
+use strum::{Display, VariantNames};
+
 use super::Rate;
 
 /// Rules at one hook. The first match applies.
@@ -13,8 +15,9 @@ pub(super) struct Chain {
     pub(super) rules: Vec<Rule>,
 }
 
-/// The purpose of a chain.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// The purpose of a chain. iptables' names have the variants' names in upper case.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Display)]
+#[strum(serialize_all = "UPPERCASE")]
 pub(super) enum Name {
     /// Drops packets of pods from addresses that are not their own.
     Spoof,
@@ -32,8 +35,9 @@ pub(super) enum Name {
     Meanwhile,
 }
 
-/// The kernel's hook that a chain is attached to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// The kernel's hook that a chain is attached to. iptables has chains with the variants' names in upper case.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Display, VariantNames)]
+#[strum(serialize_all = "UPPERCASE")]
 pub(super) enum Hook {
     Prerouting,
     Forward,

@@ -10,11 +10,9 @@ use crate::cli;
 use crate::shared::Shared;
 use base::clock::BootTime;
 use identity::Identity;
-use protocol::metadata::ServiceAccount;
 use proxy::layers::leaves::LeafRow;
 use proxy::layers::token_cache::TokenRow;
 use proxy::memory::Pressure;
-use proxy::tokens::TokenKind;
 use telemetry::histogram::Snapshot;
 use telemetry::history::{self, Course};
 use telemetry::labels::Label;
@@ -45,11 +43,7 @@ impl Status {
                 room("wait_for_change requests", limits.watches.count(), limits.watches.limit()),
             ],
             memory: Memory::from_pressure(&limits.pressure),
-            sheds: measures
-                .shedding
-                .counts()
-                .map(|(reason, count)| Count { reason: reason.to_owned(), count })
-                .collect(),
+            sheds: counts(measures.shedding.counts()),
             refusals: counts(measures.requests.refusals()),
             window_seconds: history::INTERVAL.as_secs() * points as u64,
             point_seconds: history::INTERVAL.as_secs(),
@@ -68,8 +62,8 @@ fn room(of: &'static str, used: usize, limit: usize) -> Room {
     Room { of, used: used as u64, limit: limit as u64 }
 }
 
-fn counts(counted: Vec<(String, u64)>) -> Vec<Count> {
-    counted.into_iter().map(|(reason, count)| Count { reason, count }).collect()
+fn counts<R: Into<String>>(counted: impl IntoIterator<Item = (R, u64)>) -> Vec<Count> {
+    counted.into_iter().map(|(reason, count)| Count { reason: reason.into(), count }).collect()
 }
 
 fn exchanges(latency: &Latency) -> Vec<Exchange> {
@@ -146,16 +140,9 @@ impl TokenStatus {
         let parameters = row.key.params().enumerate();
         let parameters =
             parameters.flat_map(|(at, (param, value))| [if at == 0 { "" } else { " " }, param.key(), "=", value]);
-        let account = match &row.key.account {
-            ServiceAccount::Default => "default",
-            ServiceAccount::Email(email) => email,
-        };
         Self {
-            account: cut([account]),
-            kind: match row.key.kind {
-                TokenKind::Access => "access",
-                TokenKind::Identity => "identity",
-            },
+            account: cut([&*row.key.account.to_string()]),
+            kind: row.key.kind.label(),
             parameters: cut(parameters),
             age_seconds: row.token.map(|(age, _)| age.as_secs()),
             expires_in_seconds: row.token.map(|(_, expires_in)| expires_in),

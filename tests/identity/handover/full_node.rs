@@ -1,6 +1,5 @@
 //! A rolling update of a node with as many pods as it may have, while all of them ask.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::Value;
@@ -8,7 +7,7 @@ use tokio::time::Instant;
 
 use super::{ENDPOINTS, ask_until_given, joins, name, tokens_of};
 use crate::google::Cloud;
-use crate::kube::{NODE, pause};
+use crate::kube::pause;
 use crate::load::Load;
 use crate::namespace::Kept;
 use crate::pod::Pod;
@@ -49,11 +48,7 @@ fn update() -> Result<(), String> {
     linked_accounts(&mut api, &google, FULL);
     let proxies = ["one", "two", "three", "four"].map(|name| ProxyPod::new(&world, &mut api, name, DAEMONSET));
     let mut first = proxies[0].start(&world, &google);
-    let start = |number| {
-        let object = api.create_pod("team-0", &format!("pod-{number}"), &format!("app-{number}"), NODE);
-        Pod::start(&world.node, object, world.address(number))
-    };
-    let pods: Vec<Arc<Pod>> = (0..FULL).map(start).collect();
+    let pods = world.pods(&mut api, FULL);
     let before: Vec<_> = pods.iter().map(|pod| (tokens_of(pod), Instant::now())).collect();
     let before_update = counts(&google);
     assert!(before_update.iter().sum::<u64>() >= u64::from(FULL));

@@ -1,9 +1,8 @@
 //! The proxy itself with its own account: pods get their tokens, and it reports the rights of that account.
 
-use super::{Way, eventually};
+use super::Way;
 use crate::google::{Cloud, POOL};
 use crate::kube::NODE;
-use crate::operators::PAGES;
 use crate::tokens::{email, linked_accounts, subject};
 use crate::world::World;
 
@@ -24,11 +23,7 @@ pub(super) fn the_proxy_serves_pods_with_its_own_account_either_way() {
         let args: Vec<&str> = google_flags.iter().map(String::as_str).chain(flags.iter().copied()).collect();
         let proxy = world.proxy_of_own_account(&token, &args);
         assert_eq!(subject(&pod, "/default/token").email, Some(email("app-0")), "{way:?}");
-        let set = format!("\nmetadata_proxy_identity_rights{{state=\"{state}\"}} 1\n");
-        eventually(|| match world.node.namespace.curl(&format!("{PAGES}/metrics")).text {
-            metrics if metrics.contains(&set) => Ok(()),
-            metrics => Err(metrics),
-        });
+        world.comes_to_show(&format!("metadata_proxy_identity_rights{{state=\"{state}\"}} 1\n"));
         drop(proxy);
         api.unapply(way.files());
     }

@@ -8,14 +8,13 @@ mod account;
 mod client;
 mod error;
 mod events;
-mod facts;
 mod hints;
+mod node;
 mod node_name;
 mod object;
 mod own;
 mod prune;
 pub mod rights;
-mod taints;
 mod token_request;
 
 use std::fmt;
@@ -28,20 +27,20 @@ use http::header::{ACCEPT, CONTENT_TYPE};
 use http::{HeaderValue, Request, Response, StatusCode};
 use kube::client::Body;
 use percent_encoding::{NON_ALPHANUMERIC, PercentEncode, utf8_percent_encode};
+use serde_json::Value;
 use tokio::time::timeout;
 
 pub use account::{AccountMetadata, AccountObject, Annotations};
 use client::{Clients, Name};
 pub use error::{BadCertificate, ClusterError, Failure, RequestError, TlsFailure};
 pub use events::{Event, Events};
-pub use facts::NodeFacts;
 use hints::{Hint, Resource};
+pub use node::Node;
 pub use node_name::{NodeName, NodeNameError, is_dns_subdomain};
 use object::PodList;
 pub use object::{Metadata, PodObject, Spec, Status};
 pub use own::{BoundPod, OwnCluster, Public, Published, User};
 use prune::Shape;
-pub use taints::{NodeTaints, Taint};
 pub use token_request::{PodToken, TokenRequest, TokenRequestError};
 
 use http_client::retry_after;
@@ -165,8 +164,7 @@ impl Cluster {
 
     /// A service account. As a node, only that of one of its pods. `None` if there is none by this name.
     pub async fn service_account(&self, namespace: &str, name: &str) -> Result<Option<AccountObject>, RequestError> {
-        let path = format!("/api/v1/namespaces/{}/serviceaccounts/{}", escaped(namespace), escaped(name));
-        match self.get(&path, Resource::Accounts).await {
+        match self.get(&account_path(namespace, name), Resource::Accounts).await {
             Ok(body) => events::read(body, Shape::Account).await.map(Some),
             Err(error) if error.failure() == Failure::Refused(StatusCode::NOT_FOUND) => Ok(None),
             Err(error) => Err(error),
@@ -175,28 +173,26 @@ impl Cluster {
 
     /// A token of a service account, for an hour.
     pub async fn token(&self, request: &TokenRequest<'_>) -> Result<PodToken, TokenRequestError> {
-        let (namespace, account) = (escaped(request.namespace), escaped(request.account));
-        let path = format!("/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token");
-        let post = Request::post(path).header(CONTENT_TYPE, JSON).body(Body::from(request.body()));
+        let post = post(&token_path(request.namespace, request.account), &request.object());
         let body = self.send(post, Resource::Tokens).await.map_err(|error| request.refused(error))?;
         let answer = events::read_whole(body, token_request::MAX_BYTES).await?;
         Ok(token_request::parse(&answer)?)
     }
 
-    /// This node's UID and zone.
-    pub async fn node_facts(&self) -> Result<NodeFacts, RequestError> {
+    /// This node's object, for its UID and zone.
+    pub async fn node_facts(&self) -> Result<Node, RequestError> {
         events::read(self.get(&self.node_path(), Resource::NodeFacts).await?, Shape::Node).await
     }
 
-    pub async fn taints(&self) -> Result<NodeTaints, RequestError> {
+    /// This node's object, for its taints.
+    pub async fn taints(&self) -> Result<Node, RequestError> {
         events::read(self.get(&self.node_path(), Resource::NodeTaints).await?, Shape::Node).await
     }
 
-    /// Replaces this node's taints, unless the node has changed since they were read: then the API server answers 409
+    /// Replaces this node's taints, unless the node has changed since it was read: then the API server answers 409
     /// Conflict.
-    pub async fn set_taints(&self, taints: &NodeTaints) -> Result<(), RequestError> {
-        let patch = Request::patch(self.node_path()).header(CONTENT_TYPE, MERGE_PATCH);
-        self.send(patch.body(Body::from(taints.merge_patch())), Resource::NodeTaints).await.map(drop)
+    pub async fn set_taints(&self, node: &Node) -> Result<(), RequestError> {
+        self.send(merge_patch(&self.node_path(), &node.patch_of_taints()), Resource::NodeTaints).await.map(drop)
     }
 
     fn node_path(&self) -> String {
@@ -303,6 +299,23 @@ const MERGE_PATCH: HeaderValue = HeaderValue::from_static("application/merge-pat
 
 /// Delay after 429 if the API server names none.
 const DEFAULT_RETRY_AFTER: Duration = Duration::from_secs(1);
+
+fn post(path: &str, object: &Value) -> http::Result<Request<Body>> {
+    Request::post(path).header(CONTENT_TYPE, JSON).body(Body::from(object.to_string().into_bytes()))
+}
+
+fn merge_patch(path: &str, changes: &Value) -> http::Result<Request<Body>> {
+    Request::patch(path).header(CONTENT_TYPE, MERGE_PATCH).body(Body::from(changes.to_string().into_bytes()))
+}
+
+fn account_path(namespace: &str, name: &str) -> String {
+    format!("/api/v1/namespaces/{}/serviceaccounts/{}", escaped(namespace), escaped(name))
+}
+
+/// The path to which requests for tokens of a service account are posted.
+fn token_path(namespace: &str, account: &str) -> String {
+    account_path(namespace, account) + "/token"
+}
 
 /// A segment of a path, escaped.
 fn escaped(segment: &str) -> PercentEncode<'_> {

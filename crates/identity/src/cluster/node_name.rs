@@ -3,7 +3,7 @@
 use std::str::FromStr;
 use std::sync::Arc;
 
-use crate::text::texts;
+use crate::text::{is_made_of, texts};
 
 /// Maximum length of a name in Kubernetes.
 const MAX_LENGTH: usize = 253;
@@ -27,10 +27,7 @@ impl FromStr for NodeName {
 
 /// Whether Kubernetes accepts this name where it wants a DNS subdomain.
 pub fn is_dns_subdomain(name: &str) -> bool {
-    let is_inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
-    let is_label = |label: &str| {
-        !label.is_empty() && label.bytes().all(is_inner) && !label.starts_with('-') && !label.ends_with('-')
-    };
+    let is_label = |label: &str| is_made_of(label, b"-") && !label.starts_with('-') && !label.ends_with('-');
     name.len() <= MAX_LENGTH && name.split('.').all(is_label)
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use http::Request;
-use http::header::{ACCEPT, CONTENT_TYPE};
+use http::header::ACCEPT;
 use kube::client::Body;
 use serde::Deserialize;
 use serde_json::json;
@@ -12,7 +12,7 @@ use tokio::time::timeout;
 
 use super::client::{Clients, Name};
 use super::hints::Hint;
-use super::{Cluster, ClusterError, JSON, NODE_PREFIX, RESPONSE_TIMEOUT, RequestError, Settings, events};
+use super::{Cluster, ClusterError, NODE_PREFIX, RESPONSE_TIMEOUT, RequestError, Settings, events, post};
 
 /// Maximum size of a response, in bytes. Twenty keys have 10 KiB.
 const MAX_BYTES: usize = 64 << 10;
@@ -130,10 +130,8 @@ impl OwnCluster {
     /// The user that the API server derives from the credential. Kubernetes allows everybody to request this, from 1.28 on.
     pub async fn user(&self) -> Published<User> {
         let review = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"});
-        let post = Request::post("/apis/authentication.k8s.io/v1/selfsubjectreviews")
-            .header(CONTENT_TYPE, JSON)
-            .body(Body::from(review.to_string().into_bytes()));
-        let Published { answer, date } = self.ask(post).await;
+        let path = "/apis/authentication.k8s.io/v1/selfsubjectreviews";
+        let Published { answer, date } = self.ask(post(path, &review)).await;
         let user = answer.and_then(|body| {
             let review: Review =
                 serde_json::from_slice(&body).map_err(|error| RequestError::Invalid(error.to_string()))?;

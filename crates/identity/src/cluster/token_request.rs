@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use http::StatusCode;
 use serde::Deserialize;
-use serde_json::json;
+use serde_json::{Value, json};
 use zeroize::Zeroizing;
 
 use super::RequestError;
@@ -82,11 +82,10 @@ struct AnswerStatus {
 }
 
 impl TokenRequest<'_> {
-    pub(super) fn body(&self) -> Vec<u8> {
+    pub(super) fn object(&self) -> Value {
         let pod = json!({"apiVersion": "v1", "kind": "Pod", "name": self.pod, "uid": self.pod_uid});
         let spec = json!({"audiences": [self.audience], "expirationSeconds": LIFE_SECONDS, "boundObjectRef": pod});
-        let body = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec});
-        body.to_string().into_bytes()
+        json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec})
     }
 
     /// Distinguishes a pod that is gone from a missing right. The texts are those of Kubernetes 1.36.

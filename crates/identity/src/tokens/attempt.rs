@@ -5,7 +5,8 @@ use std::fmt;
 use std::time::Duration;
 
 use super::google::Google;
-use super::iam::{Impersonation, What};
+use super::iam::Impersonation;
+use super::kept::Ask;
 use super::not_given::NotGiven;
 use super::secret::Secret;
 use super::sts::{CLOUD_PLATFORM, Exchange};
@@ -50,7 +51,8 @@ pub async fn impersonate(
     account: &GoogleAccount,
     link: &Link,
 ) -> Result<Duration, NotGiven> {
-    let impersonation = Impersonation { account, link, federated: &federated.0, what: What::Access("") };
+    let ask = Ask::default_token();
+    let impersonation = Impersonation { account, link, federated: &federated.0, ask: &ask };
     let issued = impersonation.send(google, &federation.iam).await?;
     Ok(issued.expires.since(issued.asked))
 }

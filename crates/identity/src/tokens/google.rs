@@ -8,7 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::header::{AUTHORIZATION, CONTENT_TYPE, HeaderName, HeaderValue, USER_AGENT};
 use http::{Request, Response, StatusCode};
-use zeroize::{Zeroize, Zeroizing};
+use zeroize::Zeroizing;
 
 use super::not_given::NotGiven;
 use super::secret::Secret;
@@ -111,12 +111,5 @@ fn words(error: &ClientError) -> String {
     match error {
         ClientError::TimedOut(time) => format!("it did not answer within {} s", time.as_secs()),
         error => error.to_string(),
-    }
-}
-
-/// Wipes a response that contained a token, unless it shares a buffer that is still in use.
-pub(super) fn wipe(body: Bytes) {
-    if let Ok(mut body) = body.try_into_mut() {
-        body.as_mut().zeroize();
     }
 }

@@ -9,8 +9,9 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use zeroize::Zeroizing;
 
-use super::google::{self, Call, Google};
+use super::google::{Call, Google};
 use super::halt::Halt;
+use super::kept::Ask;
 use super::not_given::NotGiven;
 use super::rest::Rest;
 use super::secret::Secret;
@@ -20,7 +21,8 @@ use base::clock::BootTime;
 use protocol::metadata::identity;
 use protocol::metadata::token::is_token;
 use proxy::failure::{ExchangeFailure, Withheld};
-use proxy::tokens::servers_time;
+use proxy::tokens::{TokenKind, servers_time, wipe};
+use telemetry::labels::Label;
 
 /// The scope without which Google's own libraries cannot find out the account of a token.
 const USERINFO_EMAIL: &str = "https://www.googleapis.com/auth/userinfo.email";
@@ -38,16 +40,7 @@ pub(super) struct Impersonation<'a> {
     pub(super) account: &'a GoogleAccount,
     pub(super) link: &'a Link,
     pub(super) federated: &'a Secret,
-    pub(super) what: What<'a>,
-}
-
-/// The kind of token that is requested.
-#[derive(Debug, Clone, Copy)]
-pub(super) enum What<'a> {
-    /// An access token with these scopes, separated by commas. If empty, with the default scopes.
-    Access(&'a str),
-    /// An identity token for this audience.
-    Identity(&'a str),
+    pub(super) ask: &'a Ask,
 }
 
 /// Reason why no token was issued.
@@ -79,31 +72,31 @@ impl Impersonation<'_> {
             body: Zeroizing::new(self.body().to_string().into_bytes()),
         };
         let response = google.post(call, self.federated).await?;
-        let answer = match self.what {
-            What::Access(_) => access(&response),
-            What::Identity(_) => identity_token(&response),
+        let answer = match self.ask.kind {
+            TokenKind::Access => access(&response),
+            TokenKind::Identity => identity_token(&response),
         };
-        google::wipe(response.into_body());
+        wipe(response.into_body());
         let is_good = |(token, life): &(Zeroizing<String>, Duration)| is_token(token.as_bytes()) && !life.is_zero();
         let (token, life) = answer.filter(is_good).ok_or_else(NotGiven::not_a_token)?;
         Ok(Secret::new(token, asked, life.min(LIFE)))
     }
 
     fn url(&self, iam: &Endpoint) -> String {
-        let method = match self.what {
-            What::Access(_) => "generateAccessToken",
-            What::Identity(_) => "generateIdToken",
+        let method = match self.ask.kind {
+            TokenKind::Access => "generateAccessToken",
+            TokenKind::Identity => "generateIdToken",
         };
         format!("{iam}/v1/projects/-/serviceAccounts/{}:{method}", self.account)
     }
 
     fn body(&self) -> Value {
-        let mut body = match self.what {
-            What::Access("") => json!({"scope": [CLOUD_PLATFORM, USERINFO_EMAIL], "lifetime": "3600s"}),
-            What::Access(scopes) => {
+        let mut body = match (self.ask.kind, &*self.ask.what) {
+            (TokenKind::Access, "") => json!({"scope": [CLOUD_PLATFORM, USERINFO_EMAIL], "lifetime": "3600s"}),
+            (TokenKind::Access, scopes) => {
                 json!({"scope": scopes.split(',').collect::<Vec<_>>(), "lifetime": "3600s"})
             }
-            What::Identity(audience) => json!({"audience": audience, "includeEmail": true}),
+            (TokenKind::Identity, audience) => json!({"audience": audience, "includeEmail": true}),
         };
         if !self.link.delegates.is_empty() {
             let delegate = |account: &GoogleAccount| format!("projects/-/serviceAccounts/{account}");
@@ -114,10 +107,7 @@ impl Impersonation<'_> {
 
     /// Google's own server passes the status on, too, with this text.
     pub(super) fn not_issued(&self, error: NotGiven) -> NotIssued {
-        let kind = match self.what {
-            What::Access(_) => "access",
-            What::Identity(_) => "identity",
-        };
+        let kind = self.ask.kind.label();
         match error {
             NotGiven::Failed(why) => NotIssued::Halt(Halt::failed(ExchangeFailure::Iam(why))),
             NotGiven::Throttled(retry_after) => NotIssued::Halt(Halt::throttled(
@@ -171,36 +161,37 @@ mod tests {
         .expect("a link")
     }
 
-    fn with<T>(what: What<'_>, use_it: impl for<'a> FnOnce(&Impersonation<'a>) -> T) -> T {
-        let link = link();
+    fn with<T>(kind: TokenKind, what: &str, use_it: impl for<'a> FnOnce(&Impersonation<'a>) -> T) -> T {
+        let (link, ask) = (link(), Ask { kind, what: what.into(), bound_to: None });
         let federated = Secret::new(Zeroizing::new("f3d".to_owned()), BootTime::now(), LIFE);
         let account = link.google_account.as_ref().expect("an account");
-        use_it(&Impersonation { account, link: &link, federated: &federated, what })
+        use_it(&Impersonation { account, link: &link, federated: &federated, ask: &ask })
     }
 
     #[test]
     fn the_questions_are_those_of_the_reference() {
         let delegates = json!(["projects/-/serviceAccounts/via@shop.iam.gserviceaccount.com"]);
         #[expect(clippy::redundant_closure_for_method_calls, reason = "the method is of one lifetime")]
-        let body = |what| with(what, |it| it.body());
+        let body = |kind, what| with(kind, what, |it| it.body());
         assert_eq!(
-            body(What::Access("")),
+            body(TokenKind::Access, ""),
             json!({"scope": [CLOUD_PLATFORM, USERINFO_EMAIL], "lifetime": "3600s", "delegates": delegates})
         );
-        assert_eq!(body(What::Access("a,b"))["scope"], json!(["a", "b"]));
+        assert_eq!(body(TokenKind::Access, "a,b")["scope"], json!(["a", "b"]));
         let identity = json!({"audience": "https://a", "includeEmail": true, "delegates": delegates});
-        assert_eq!(body(What::Identity("https://a")), identity);
+        assert_eq!(body(TokenKind::Identity, "https://a"), identity);
         let iam = Endpoint::parse("https://iam.example").expect("a URL");
         let account = "https://iam.example/v1/projects/-/serviceAccounts/app@shop.iam.gserviceaccount.com";
-        assert_eq!(with(What::Access(""), |it| it.url(&iam)), format!("{account}:generateAccessToken"));
-        assert_eq!(with(What::Identity(""), |it| it.url(&iam)), format!("{account}:generateIdToken"));
+        assert_eq!(with(TokenKind::Access, "", |it| it.url(&iam)), format!("{account}:generateAccessToken"));
+        assert_eq!(with(TokenKind::Identity, "", |it| it.url(&iam)), format!("{account}:generateIdToken"));
     }
 
     #[test]
     fn refusals_have_iams_status_and_googles_text_and_never_a_token() {
-        let refused = |what, status, body: &str| {
+        let refused = |kind, what, status, body: &str| {
             let body = body.to_owned().into();
-            let issued = with(what, |it| it.not_issued(NotGiven::Refused(Said::read(status, &body, it.federated))));
+            let issued =
+                with(kind, what, |it| it.not_issued(NotGiven::Refused(Said::read(status, &body, it.federated))));
             let NotIssued::Halt(Halt { why: NoToken::Refused(refused), rest: Rest::Doubling, .. }) = issued else {
                 panic!("{status}")
             };
@@ -209,7 +200,7 @@ mod tests {
         let body =
             r#"{"error":{"code":403,"message":"Permission 'iam.serviceAccounts.getAccessToken' denied (f3d)."}}"#;
         assert_eq!(
-            refused(What::Access(""), StatusCode::FORBIDDEN, body),
+            refused(TokenKind::Access, "", StatusCode::FORBIDDEN, body),
             (
                 StatusCode::FORBIDDEN,
                 "Unable to generate access token; IAM returned 403 Forbidden: Permission \
@@ -220,7 +211,7 @@ mod tests {
             )
         );
         assert_eq!(
-            refused(What::Identity("a"), StatusCode::NOT_FOUND, "gone"),
+            refused(TokenKind::Identity, "a", StatusCode::NOT_FOUND, "gone"),
             (StatusCode::NOT_FOUND, "Unable to generate identity token; IAM returned 404 Not Found: gone\n".to_owned())
         );
     }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize};
 use std::time::Duration;
 
 use base::backoff::{Backoff, Jitter};
-use base::clock::BootTime;
+use base::clock::{BootTime, nanos};
 use proxy::tokens::NoToken;
 
 /// Maximum exchanges of a workload at once.
@@ -142,10 +142,6 @@ impl RenewalPace {
             }
         }
     }
-}
-
-fn nanos(time: Duration) -> u64 {
-    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

@@ -15,7 +15,7 @@ use tokio::time::Instant;
 
 use super::google::Google;
 use super::halt::Halt;
-use super::iam::{Impersonation, NotIssued, What};
+use super::iam::{Impersonation, NotIssued};
 use super::kept::{Ask, Stages};
 use super::metrics::{ExchangeMetrics, Step};
 use super::pace::{BURST, INTERVAL, RenewalPace, RenewalTurn};
@@ -31,7 +31,7 @@ use crate::workloads::{Federation, GoogleAccount, Link, Workload, Workloads};
 use base::clock::BootTime;
 use protocol::metadata::{Fingerprint, WorkloadId};
 use proxy::failure::{ExchangeFailure, TokenServer, Withheld};
-use proxy::tokens::{NoToken, TokenKind, Urgency};
+use proxy::tokens::{NoToken, Urgency};
 use telemetry::labels::Label as _;
 use telemetry::sampled::{Brief, SampledBy};
 
@@ -301,11 +301,7 @@ impl Steps {
     /// A token of a Google account.
     async fn impersonate(&self, account: &GoogleAccount, ask: &Ask, urgency: Urgency) -> Result<Secret, Halt> {
         let federated = self.federated(Want::Valid, patiently(), urgency).await?;
-        let what = match ask.kind {
-            TokenKind::Access => What::Access(&ask.what),
-            TokenKind::Identity => What::Identity(&ask.what),
-        };
-        let impersonation = Impersonation { account, link: &self.link, federated: &federated, what };
+        let impersonation = Impersonation { account, link: &self.link, federated: &federated, ask };
         let Means { servers, google, federation, .. } = &*self.means;
         let issued =
             servers.iam.ask(self.turn(Step::Iam, urgency), impersonation.send(google, &federation.iam)).await?;

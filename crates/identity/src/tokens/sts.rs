@@ -6,7 +6,7 @@ use http::StatusCode;
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
 
-use super::google::{self, Call, Google};
+use super::google::{Call, Google};
 use super::halt::Halt;
 use super::not_given::NotGiven;
 use super::rest::Rest;
@@ -16,6 +16,7 @@ use base::clock::BootTime;
 use protocol::metadata::Fingerprint;
 use protocol::metadata::token::is_token;
 use proxy::failure::{ExchangeFailure, Withheld};
+use proxy::tokens::wipe;
 
 /// The scope of a token for all of Google's APIs.
 pub(super) const CLOUD_PLATFORM: &str = "https://www.googleapis.com/auth/cloud-platform";
@@ -73,7 +74,7 @@ impl Exchange<'_> {
         let response = google.post(call, self.subject).await?;
         let body = response.into_body();
         let answer = serde_json::from_slice::<Answer>(&body);
-        google::wipe(body);
+        wipe(body);
         let Answer { access_token, expires_in } = answer.map_err(|_| NotGiven::not_a_token())?;
         if !is_token(access_token.as_bytes()) {
             return Err(NotGiven::not_a_token());

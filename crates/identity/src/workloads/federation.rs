@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use http::Uri;
 
-use crate::text::texts;
+use crate::text::{is_made_of, texts};
 
 /// Suffix of the name of a cluster's workload identity pool, in every universe.
 pub(super) const POOL_SUFFIX: &str = ".svc.id.goog";
@@ -102,11 +102,9 @@ impl Federation {
 impl WorkloadPool {
     /// Parses `PROJECT.svc.id.goog`. The project may have a domain or a universe.
     pub fn parse(name: &str) -> Option<Self> {
-        let is_allowed =
-            |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'-' | b'.' | b':');
         let project = name.strip_suffix(POOL_SUFFIX)?;
-        let is_valid =
-            project.bytes().next()?.is_ascii_lowercase() && name.len() <= 253 && name.bytes().all(is_allowed);
+        let begins_with_letter = project.starts_with(|first: char| first.is_ascii_lowercase());
+        let is_valid = begins_with_letter && name.len() <= 253 && is_made_of(name, b"-.:");
         is_valid.then(|| Self(name.into()))
     }
 
@@ -128,15 +126,14 @@ impl ClusterUri {
 impl Provider {
     /// Parses a resource name.
     pub fn parse(name: &str) -> Option<Self> {
-        let is_allowed = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'-' | b'.');
         let parts: Vec<&str> = name.strip_prefix("//")?.split('/').collect();
         let [host, "projects", project, "locations", location, "workloadIdentityPools", pool, "providers", provider] =
             parts[..]
         else {
             return None;
         };
-        let is_name = |part: &str| !part.is_empty() && part.bytes().all(is_allowed);
-        let is_valid = host.starts_with("iam.") && [host, project, location, pool, provider].into_iter().all(is_name);
+        let names = [host, project, location, pool, provider];
+        let is_valid = host.starts_with("iam.") && names.into_iter().all(|name| is_made_of(name, b"-."));
         is_valid.then(|| Self {
             name: name.into(),
             project: project.into(),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde::Serialize;
 
 use crate::cluster::Annotations;
-use crate::text::texts;
+use crate::text::{is_made_of, texts};
 
 /// Maximum length of an e-mail, in bytes. A name has at most 30 characters, a project 30 and a domain before it.
 const MAX_EMAIL: usize = 254;
@@ -116,23 +116,18 @@ impl GoogleAccount {
 
 impl QuotaProject {
     fn parse(project: &str) -> Option<Self> {
-        let is_allowed =
-            |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'-' | b'.' | b':');
-        let is_valid = project.len() <= MAX_PROJECT && project.bytes().all(is_allowed);
+        let is_valid = project.len() <= MAX_PROJECT && is_made_of(project, b"-.:");
         is_valid.then(|| Self(project.into()))
     }
 }
 
 /// Names begin with a letter or, for Google's own accounts, a digit.
 fn is_local_part(name: &str) -> bool {
-    let is_allowed =
-        |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'-' | b'.' | b'_');
-    name.bytes().next().is_some_and(|first| first.is_ascii_alphanumeric()) && name.bytes().all(is_allowed)
+    name.starts_with(|first: char| first.is_ascii_alphanumeric()) && is_made_of(name, b"-._")
 }
 
 fn is_subdomain(domain: &str) -> bool {
-    let is_allowed = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
-    domain.split('.').all(|label| !label.is_empty() && label.bytes().all(is_allowed))
+    domain.split('.').all(|label| is_made_of(label, b"-"))
 }
 
 texts!(GoogleAccount, QuotaProject);

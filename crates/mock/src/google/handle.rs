@@ -5,26 +5,21 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use http::{Request, Response};
-use tokio::sync::watch;
 
 use super::fault::Fault;
 use super::routes;
 use super::state::State;
 use super::{Authority, Endpoint, Principal, Subject, Workload};
+use crate::listening::stop;
 
 /// Observes and controls a fake Google. Clones refer to the same one. Dropping all of them does not stop it.
 #[derive(Debug, Clone)]
 pub struct Handle {
-    state: Arc<State>,
-    alive: watch::Receiver<()>,
+    pub(super) state: Arc<State>,
 }
 
 /// Addresses, certificates and time.
 impl Handle {
-    pub(super) fn new(state: Arc<State>, alive: watch::Receiver<()>) -> Self {
-        Self { state, alive }
-    }
-
     /// The address that the fake listens on.
     pub fn addr(&self) -> SocketAddr {
         self.state.addr
@@ -32,17 +27,17 @@ impl Handle {
 
     /// The URL of both services, without a path or a trailing slash.
     pub fn url(&self) -> String {
-        format!("{}://{}", if self.state.tls { "https" } else { "http" }, self.state.addr)
+        format!("{}://{}", if self.state.settings.tls { "https" } else { "http" }, self.state.addr)
     }
 
     /// The certificate of its authority, in PEM.
     pub fn ca_pem(&self) -> String {
-        self.state.authority.pem()
+        self.state.settings.authority.pem()
     }
 
     /// Its authority, for another fake Google that the same clients trust.
     pub fn authority(&self) -> Authority {
-        self.state.authority.clone()
+        self.state.settings.authority.clone()
     }
 
     /// The fake's time, in whole seconds since 1970. It follows tokio's clock, even when that is paused.
@@ -60,9 +55,7 @@ impl Handle {
     /// Closes the listener and all connections, and waits until this is done. The state is lost. Another fake can
     /// then be started on the same address.
     pub async fn stop(&self) {
-        self.state.stop.send_replace(true);
-        let mut alive = self.alive.clone();
-        while alive.changed().await.is_ok() {}
+        stop(&self.state.stop).await;
     }
 }
 

@@ -47,22 +47,19 @@ impl Google {
         let tls = tls.map(|config| TlsAcceptor::from(Arc::new(config)));
         let listener = listen(ADDR).expect("the loopback address has a free port");
         let state = Arc::new(State::new(listener.local_addr().expect("it is bound"), settings));
-        let alive = watch::Sender::new(());
-        let handle = Handle::new(Arc::clone(&state), alive.subscribe());
-        tokio::spawn(run(listener, tls, state, alive));
-        handle
+        tokio::spawn(run(listener, tls, Arc::clone(&state), state.stop.subscribe()));
+        Handle { state }
     }
 }
 
 /// Serves until a stop is requested, then closes all connections.
-async fn run(listener: TcpListener, tls: Option<TlsAcceptor>, state: Arc<State>, alive: watch::Sender<()>) {
+async fn run(listener: TcpListener, tls: Option<TlsAcceptor>, state: Arc<State>, mut stop: watch::Receiver<bool>) {
     let serving = |stream| {
         // Subscribes before the check, so that a cut in between is not missed.
         let cuts = state.cuts.subscribe();
         (!state.is_away()).then(|| serve(stream, tls.clone(), Arc::clone(&state), cuts))
     };
-    accept(listener, stopped(&state.stop), serving).await;
-    drop(alive);
+    accept(listener, stopped(&mut stop), serving).await;
 }
 
 async fn serve(stream: TcpStream, tls: Option<TlsAcceptor>, state: Arc<State>, mut cuts: watch::Receiver<u64>) {

@@ -10,23 +10,20 @@ use tokio::sync::watch;
 use super::accounts::Accounts;
 use super::clock::Clock;
 use super::tokens::Tokens;
-use super::{Authority, Endpoint, Fault, Jwks, Pool, Settings, Workload};
+use super::{Endpoint, Fault, Settings, Workload};
 
 /// The state of one fake Google. No lock is held across an await.
 #[derive(Debug)]
 pub(super) struct State {
     pub(super) addr: SocketAddr,
-    pub(super) tls: bool,
-    pub(super) authority: Authority,
-    pub(super) pools: Vec<Pool>,
-    pub(super) jwks: Jwks,
+    pub(super) settings: Settings,
     pub(super) accounts: Mutex<Accounts>,
     pub(super) tokens: Mutex<Tokens>,
     pub(super) faults: Mutex<HashMap<Endpoint, Fault>>,
     /// Number of requests to each endpoint whose token names this workload, verified or not.
     pub(super) requests: Mutex<HashMap<(Endpoint, Option<Workload>), u64>>,
     pub(super) clock: Clock,
-    /// Becomes true when the handle requests a stop.
+    /// Becomes true when the handle requests a stop. The server has a receiver until everything is closed.
     pub(super) stop: watch::Sender<bool>,
     /// Number of times that all connections were cut.
     pub(super) cuts: watch::Sender<u64>,
@@ -37,10 +34,7 @@ impl State {
     pub(super) fn new(addr: SocketAddr, settings: Settings) -> Self {
         Self {
             addr,
-            tls: settings.tls,
-            authority: settings.authority,
-            pools: settings.pools,
-            jwks: settings.jwks,
+            settings,
             accounts: Mutex::default(),
             tokens: Mutex::default(),
             faults: Mutex::default(),

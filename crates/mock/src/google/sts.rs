@@ -102,11 +102,11 @@ impl Exchange {
         if !is_audience(&self.audience) {
             return Err(Refusal::request(UNKNOWN_FORMAT));
         }
-        let pool = state.pools.iter().find(|pool| pool.audience == self.audience);
+        let pool = state.settings.pools.iter().find(|pool| pool.audience == self.audience);
         let target = || Refusal::Oauth { error: "invalid_target", description: UNKNOWN_POOL.into() };
         let pool = pool.ok_or_else(target)?;
         let now = state.clock.now();
-        let verified = verify(&self.subject_token, &state.jwks, pool, now)?;
+        let verified = verify(&self.subject_token, &state.settings.jwks, pool, now)?;
         let expires_in = (verified.exp - now).min(MAX_SECONDS);
         let token = state.tokens.lock().access(&verified.caller, None, self.scopes, self.bound_to, now + expires_in);
         Ok(Answer::ok(&json!({

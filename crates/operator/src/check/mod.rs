@@ -38,7 +38,7 @@ use std::net::{IpAddr, SocketAddr, UdpSocket};
 use http::Method;
 use tokio::task::JoinSet;
 
-use probe::{Client, Exchange, ask_through, connect, resolve};
+use probe::{Client, Exchange, connect, resolve};
 use redirect::{METADATA_V4, METADATA_V6, Routes};
 
 pub use canary::Canary;
@@ -165,7 +165,7 @@ impl Try {
     async fn run(self, client: &Client, server: SocketAddr, open: &Routes) -> Option<Finding> {
         Some(match self {
             Self::Address => judge::proxied(&ask(client, server, "/").await),
-            Self::OtherInterface(name) => judge::other_interface(&ask_through(&name, server).await),
+            Self::OtherInterface(name) => judge::other_interface(&ask(&client.through(name), server, "/").await),
             Self::OtherAddress(addr) => judge::other_address(&ask(client, addr, "/").await, open.lead_to(addr)),
             Self::Capabilities => return capabilities::of_this_container(),
             Self::Name => match resolve(NAME).await {

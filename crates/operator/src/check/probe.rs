@@ -6,19 +6,15 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Method, Request, StatusCode, header};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpSocket, TcpStream, lookup_host};
+use tokio::net::{TcpStream, lookup_host};
 use tokio::time::{Instant, timeout};
 
 use crate::ask::from_here;
-use http_client::{ClientError, HttpClient, Limits};
+use http_client::{ClientError, HttpClient, HttpConnector, Limits};
 use protocol::metadata::headers::{GOOGLE, METADATA_FLAVOR};
 
 /// The timeout is the same as in Python's and Node's libraries. Attributes can have 512 KiB.
 const LIMITS: Limits = Limits { timeout: Duration::from_secs(3), max_body_bytes: 1024 * 1024 };
-
-/// More than the proxy or the metadata server answers to `/`.
-const MAX_HEAD: u64 = 64 * 1024;
 
 /// A request and its outcome.
 #[derive(Debug)]
@@ -44,16 +40,26 @@ pub(super) struct Response {
 pub(super) struct Client {
     http: HttpClient,
     method: Method,
+    /// The interface that its requests leave by, if the routes do not choose it.
+    interface: Option<String>,
 }
 
 impl Client {
     pub(super) fn new(method: Method) -> Self {
-        Self { http: HttpClient::plain(LIMITS), method }
+        Self { http: HttpClient::plain(LIMITS), method, interface: None }
     }
 
     /// A client for POST requests without a body.
     pub(super) fn posting(&self) -> Self {
         Self { method: Method::POST, ..self.clone() }
+    }
+
+    /// A client whose requests leave by this interface, whatever the routes say. Linux lets anybody choose it, since 5.7.
+    pub(super) fn through(&self, interface: String) -> Self {
+        let mut connector = HttpConnector::new();
+        connector.set_interface(&*interface);
+        let http = HttpClient::with_connector(connector, LIMITS);
+        Self { http, interface: Some(interface), ..self.clone() }
     }
 
     /// Sends a request as client libraries do.
@@ -72,7 +78,8 @@ impl Client {
             let server = server.map(|server| String::from_utf8_lossy(server.as_bytes()).into_owned());
             Response { status: head.status, server, body }
         });
-        Exchange { request: format!("{} http://{host}{path}", self.method), outcome, took: began.elapsed() }
+        let through = self.interface.as_ref().map(|interface| format!(" through {interface}")).unwrap_or_default();
+        Exchange { request: format!("{} http://{host}{path}{through}", self.method), outcome, took: began.elapsed() }
     }
 
     /// Sends a request to the listener for operators at this address on this machine.
@@ -80,35 +87,6 @@ impl Client {
         let addr = from_here(addr);
         self.ask(addr, &addr.to_string(), path).await
     }
-}
-
-/// Requests `/` through this interface, whatever the routes say. Linux lets anybody choose it, since 5.7.
-pub(super) async fn ask_through(interface: &str, addr: SocketAddr) -> Exchange {
-    let began = Instant::now();
-    let outcome = within(async {
-        let socket = if addr.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
-        socket.bind_device(Some(interface.as_bytes()))?;
-        let mut stream = socket.connect(addr).await?;
-        let request =
-            format!("GET / HTTP/1.1\r\nHost: {}\r\n{METADATA_FLAVOR}: Google\r\nConnection: close\r\n\r\n", addr.ip());
-        stream.write_all(request.as_bytes()).await?;
-        let mut answer = Vec::new();
-        stream.take(MAX_HEAD).read_to_end(&mut answer).await?;
-        head(&answer).ok_or_else(|| io::Error::other("the answer is not HTTP"))
-    });
-    let outcome = outcome.await;
-    Exchange { request: format!("GET http://{}/ through {interface}", addr.ip()), outcome, took: began.elapsed() }
-}
-
-/// Status and `Server` of an answer.
-fn head(answer: &[u8]) -> Option<Response> {
-    let text = String::from_utf8_lossy(answer);
-    let (head, _) = text.split_once("\r\n\r\n")?;
-    let mut lines = head.lines();
-    let status = lines.next()?.strip_prefix("HTTP/1.")?.split(' ').nth(1)?.parse().ok()?;
-    let mut fields = lines.filter_map(|line| line.split_once(':'));
-    let server = fields.find(|(name, _)| name.eq_ignore_ascii_case("server")).map(|(_, value)| value.trim().to_owned());
-    Some(Response { status, server, body: Bytes::new() })
 }
 
 /// Opens a connection and closes it.
@@ -132,22 +110,5 @@ fn into_io(error: ClientError) -> io::Error {
         ClientError::Connect(error) => error,
         ClientError::TimedOut(_) => io::Error::new(io::ErrorKind::TimedOut, error),
         _ => io::Error::other(error),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_head_of_an_answer_is_read() {
-        let answer =
-            head(b"HTTP/1.1 200 OK\r\nMetadata-Flavor: Google\r\nserver: Metadata Server for VM\r\n\r\n0.1/\n");
-        let answer = answer.expect("HTTP");
-        assert_eq!((answer.status, answer.server.as_deref()), (StatusCode::OK, Some("Metadata Server for VM")));
-        assert!(head(b"HTTP/1.1 200 OK\r\n\r\nServer: x").expect("HTTP").server.is_none());
-        for other in [&b""[..], b"SSH-2.0\r\n\r\n", b"HTTP/1.1 200", b"HTTP/1.1\r\n\r\n"] {
-            assert!(head(other).is_none(), "{other:?}");
-        }
     }
 }

@@ -90,7 +90,7 @@ async fn remove_from(cluster: &Cluster, key: &TaintKey) {
 
 /// Fails with a conflict if the node has changed since it was read, as it does when its kubelet reports.
 async fn try_remove(cluster: &Cluster, key: &TaintKey) -> Result<bool, RequestError> {
-    let rest = cluster.taints().await?.without(key.as_str());
+    let rest = cluster.taints().await?.without_taint(key.as_str());
     if let Some(rest) = &rest {
         cluster.set_taints(rest).await?;
     }

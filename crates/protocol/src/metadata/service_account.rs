@@ -1,14 +1,16 @@
 //! [`ServiceAccount`]: the service account that a path names.
 
-use std::fmt;
+use strum::Display;
 
 /// The name after `service-accounts/`: the alias `default`, an account's e-mail, or the principal that is shown in place of
 /// one. The alias and the e-mail of the instance's own account name the same account.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Display)]
 pub enum ServiceAccount {
     /// The alias for the instance's own account.
+    #[strum(to_string = "default")]
     Default,
     /// An e-mail, as sent by the client, or a principal.
+    #[strum(transparent)]
     Email(Box<str>),
 }
 
@@ -47,15 +49,6 @@ impl ServiceAccount {
                 below.split_at(end)
             }
             one_segment => one_segment,
-        }
-    }
-}
-
-impl fmt::Display for ServiceAccount {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Default => f.write_str("default"),
-            Self::Email(email) => f.write_str(email),
         }
     }
 }

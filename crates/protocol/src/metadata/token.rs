@@ -124,8 +124,9 @@ impl AccessToken {
     }
 }
 
-/// Counts the bytes written.
-struct Length(usize);
+/// Counts the bytes that are written to it. What is allocated at its exact size leaves no copies behind that are not wiped.
+#[derive(Debug)]
+pub struct Length(pub usize);
 
 impl Write for Length {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {

@@ -165,17 +165,20 @@ pub enum BuiltIn {
 }
 
 /// An API version: a tree of paths.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Display)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub enum Tree {
     /// `/computeMetadata/v1`
     #[serde(rename = "v1")]
+    #[strum(to_string = "computeMetadata/v1")]
     V1,
     /// `/computeMetadata/v1beta1`
     #[serde(rename = "v1beta1")]
+    #[strum(to_string = "computeMetadata/v1beta1")]
     V1Beta1,
     /// `/0.1/meta-data`
     #[serde(rename = "0.1")]
+    #[strum(to_string = "0.1/meta-data")]
     V01,
 }
 

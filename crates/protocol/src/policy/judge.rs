@@ -278,15 +278,5 @@ impl fmt::Display for Cause<'_> {
     }
 }
 
-impl fmt::Display for Tree {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::V1 => "computeMetadata/v1",
-            Self::V1Beta1 => "computeMetadata/v1beta1",
-            Self::V01 => "0.1/meta-data",
-        })
-    }
-}
-
 #[cfg(test)]
 mod tests;

@@ -3,6 +3,7 @@
 use protocol::metadata::query::Param;
 use protocol::metadata::token::TokenFormat;
 use protocol::metadata::{Endpoint, Fingerprint, Principal, Query, Request, ServiceAccount};
+use telemetry::labels;
 
 /// The complete identity of a token. Two requests share a token only if all fields are equal. Keys are
 /// compared in full, never by a hash alone.
@@ -18,13 +19,15 @@ pub struct TokenKey {
     params: Box<[(Param, Box<str>)]>,
 }
 
-/// Kinds of token.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum TokenKind {
-    /// An access token, for Google's APIs.
-    Access,
-    /// An identity token, which proves the holder's identity to the audience.
-    Identity,
+labels! {
+    /// Kinds of token.
+    #[derive(Hash)]
+    TokenKind {
+        /// An access token, for Google's APIs.
+        Access = "access",
+        /// An identity token, which proves the holder's identity to the audience.
+        Identity = "identity",
+    }
 }
 
 impl TokenKey {

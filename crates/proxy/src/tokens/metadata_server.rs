@@ -8,10 +8,10 @@ use http::{Response, StatusCode};
 use http_body_util::{BodyExt, Limited};
 use tokio::time::{Instant, sleep, timeout};
 use tower::retry::budget::{Budget, TpsBudget};
-use zeroize::{Zeroize, Zeroizing};
+use zeroize::Zeroizing;
 
 use super::breaker::{Breaker, SHARED_PROBE_INTERVAL};
-use super::{Fetched, NoToken, Refused, TokenKey, TokenKind, TokenSource, Urgency, servers_time};
+use super::{Fetched, NoToken, Refused, TokenKey, TokenKind, TokenSource, Urgency, servers_time, wipe};
 use crate::failure::{Failure, TokenFailure, UPSTREAM_TIMEOUT};
 use crate::reply::Body;
 use crate::shares::Client;
@@ -132,13 +132,6 @@ fn read(kind: TokenKind, response: Response<Bytes>) -> Result<Fetched, NoToken> 
             wipe(body);
             Ok(Fetched::Identity(jwt, expires_in.map_err(TokenFailure::from)?))
         }
-    }
-}
-
-/// Wipes a response that contained a token, unless it shares a buffer that is still in use.
-fn wipe(body: Bytes) {
-    if let Ok(mut body) = body.try_into_mut() {
-        body.as_mut().zeroize();
     }
 }
 

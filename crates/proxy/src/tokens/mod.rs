@@ -12,6 +12,7 @@ use std::time::{Duration, SystemTime};
 use bytes::Bytes;
 use http::HeaderMap;
 use http::header::DATE;
+use zeroize::Zeroize;
 
 pub use breaker::Breaker;
 pub use key::{TokenKey, TokenKind};
@@ -104,6 +105,13 @@ pub fn date(headers: &HeaderMap) -> Option<SystemTime> {
 /// The same, or this machine's time, which may be wrong, if the server has no clock.
 pub fn servers_time(headers: &HeaderMap) -> SystemTime {
     date(headers).unwrap_or_else(SystemTime::now)
+}
+
+/// Wipes a response that contained a token, unless it shares a buffer that is still in use.
+pub fn wipe(body: Bytes) {
+    if let Ok(mut body) = body.try_into_mut() {
+        body.as_mut().zeroize();
+    }
 }
 
 impl<F: Into<TokenFailure>> From<F> for NoToken {

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::super::plan::{Plan, SOURCE_SECONDS, SOURCES};
-use super::super::rule::{Chain, Hook, Name, Rule, Then, When};
+use super::super::rule::{Chain, Name, Rule, Then, When};
 use super::{Family, OPENED_LOOPBACK};
 
 /// Prefix of our chains' names. iptables allows 28 characters for a name.
@@ -47,7 +47,7 @@ pub(super) fn ruleset(family: Family, plan: Option<&Plan>, saved: &[Saved]) -> S
                 let words = words(rule);
                 let _ = writeln!(text, "-A {} {words} -m comment --comment \"{}\"", name(chain.name), plan.mark(rule));
             }
-            let _ = writeln!(text, "-I {} 1 -j {}", hook(chain.hook), name(chain.name));
+            let _ = writeln!(text, "-I {} 1 -j {}", chain.hook, name(chain.name));
         }
         for chain in left {
             let _ = writeln!(text, "-X {chain}");
@@ -93,26 +93,7 @@ pub(super) fn table_of(name: Name) -> &'static str {
 }
 
 pub(super) fn name(name: Name) -> String {
-    let own = match name {
-        Name::Spoof => "SPOOF",
-        Name::Bound => "BOUND",
-        Name::Redirect => "REDIRECT",
-        Name::Bypass => "BYPASS",
-        Name::Leaving => "LEAVING",
-        Name::Guard => "GUARD",
-        Name::Meanwhile => "MEANWHILE",
-    };
-    format!("{PREFIX}{own}")
-}
-
-pub(super) fn hook(hook: Hook) -> &'static str {
-    match hook {
-        Hook::Prerouting => "PREROUTING",
-        Hook::Forward => "FORWARD",
-        Hook::Input => "INPUT",
-        Hook::Output => "OUTPUT",
-        Hook::Postrouting => "POSTROUTING",
-    }
+    format!("{PREFIX}{name}")
 }
 
 fn words(rule: &Rule) -> String {

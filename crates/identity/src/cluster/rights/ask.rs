@@ -1,7 +1,6 @@
 //! Gathers [`Facts`] from the API server.
 
-use http::header::CONTENT_TYPE;
-use http::{Request, StatusCode};
+use http::StatusCode;
 use kube::client::Body;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -11,7 +10,7 @@ use super::judge;
 use super::right::{CREATE_TOKENS, PATCH_NODES, Right};
 use crate::cluster::hints::Resource;
 use crate::cluster::{
-    ACCOUNT_PREFIX, Cluster, JSON, MERGE_PATCH, NODE_PREFIX, OwnCluster, RequestError, User, escaped, events,
+    ACCOUNT_PREFIX, Cluster, NODE_PREFIX, OwnCluster, RequestError, User, events, merge_patch, post, token_path,
     token_request,
 };
 
@@ -110,12 +109,8 @@ impl Asker<'_> {
     async fn attempt(&self, attempt: Attempt) -> Result<Option<Outcome>, RequestError> {
         let is_node = matches!(attempt, Attempt::AsNode | Attempt::UnboundAsNode);
         let by = if is_node { self.cluster } else { self.bare };
-        let path = format!(
-            "/api/v1/namespaces/{}/serviceaccounts/{}/token",
-            escaped(&self.subject.namespace),
-            escaped(&self.subject.account)
-        );
-        match post(by, &path, &self.token_request(attempt)).await {
+        let path = token_path(&self.subject.namespace, &self.subject.account);
+        match create(by, &path, &self.token_request(attempt)).await {
             // A token was minted, so something changes requests on their way. It is wiped with the connection's buffers.
             Ok(_) => Ok(Some(Outcome::Passed)),
             Err(RequestError::Refused { status, message, .. }) => Ok(match status {
@@ -166,7 +161,7 @@ struct Access {
 /// Whether the requesting user has a right.
 async fn may(bare: &Cluster, right: Right) -> Result<bool, RequestError> {
     let path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
-    let body = events::read_whole(post(bare, path, &right.review()).await?, MAX_BYTES).await?;
+    let body = events::read_whole(create(bare, path, &right.review()).await?, MAX_BYTES).await?;
     let review: Review =
         serde_json::from_slice(&body).map_err(|error| RequestError::Invalid(format!("a review: {error}")))?;
     Ok(review.status.allowed)
@@ -176,8 +171,7 @@ async fn may(bare: &Cluster, right: Right) -> Result<bool, RequestError> {
 /// result shows nothing.
 async fn change_node(bare: &Cluster) -> Result<Option<Outcome>, RequestError> {
     let patch = json!({"metadata": {"annotations": {"gce-metadata-proxy/none": "none"}}});
-    let request = Request::patch(format!("{}?dryRun=All", bare.node_path())).header(CONTENT_TYPE, MERGE_PATCH);
-    let request = request.body(Body::from(patch.to_string().into_bytes()));
+    let request = merge_patch(&format!("{}?dryRun=All", bare.node_path()), &patch);
     match bare.send(request, Resource::Rights).await.map_err(or_unreachable) {
         Ok(_) => Ok(Some(Outcome::Passed)),
         Err(RequestError::Refused {
@@ -206,9 +200,8 @@ async fn any_pod(cluster: &Cluster) -> Result<Option<Subject>, RequestError> {
 }
 
 /// Sends an object. A failure of the server itself becomes [`RequestError::Unreachable`]; a refusal has its message.
-async fn post(by: &Cluster, path: &str, object: &Value) -> Result<Body, RequestError> {
-    let request = Request::post(path).header(CONTENT_TYPE, JSON).body(Body::from(object.to_string().into_bytes()));
-    by.send(request, Resource::Rights).await.map_err(or_unreachable)
+async fn create(by: &Cluster, path: &str, object: &Value) -> Result<Body, RequestError> {
+    by.send(post(path, object), Resource::Rights).await.map_err(or_unreachable)
 }
 
 /// Treats a refusal that does not concern the request as a failure of the server itself.

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use http::{HeaderMap, Response, StatusCode};
 
 use crate::error::Error;
-use crate::reply::Body;
+use crate::reply::{self, Body};
 use crate::room::{Account, Amount, Charge, SMALL_BYTES_WITHOUT_SEAT, Whole};
 
 /// The result of a watch.
@@ -40,9 +40,6 @@ impl SharedAnswer {
             Some(charge) => charge.read_by(account.peer(), self.body.clone()),
             None => self.body.clone(),
         };
-        let mut response = Response::new(Body::Whole(body));
-        *response.status_mut() = self.status;
-        response.headers_mut().clone_from(&self.headers);
-        response
+        reply::whole(self.status, self.headers.clone(), body)
     }
 }

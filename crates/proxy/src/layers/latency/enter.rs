@@ -1,4 +1,4 @@
-//! [`Enter`]: reports on the way in that a filter got a request. [`Leave`]: reports on the way back that it answered.
+//! [`enter`] reports on the way in that a filter got a request, and [`leave`] on the way back that it answered.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -7,25 +7,29 @@ use std::task::{Context, Poll, ready};
 
 use pin_project_lite::pin_project;
 use tower::layer::layer_fn;
+use tower::layer::util::Stack;
+use tower::util::MapRequestLayer;
 use tower::{Layer, Service};
 
 use super::Timeline;
 use telemetry::latency::{Filter, FilterOutcome};
 
 /// Measures the service inside under this name.
-pub fn enter<S>(timeline: &Arc<Timeline>, filter: Filter) -> impl Layer<S, Service = Enter<S>> + Clone + use<S> {
+pub fn enter<R>(timeline: &Arc<Timeline>, filter: Filter) -> MapRequestLayer<impl FnMut(R) -> R + Clone + use<R>> {
     let timeline = Arc::clone(timeline);
-    layer_fn(move |inner| Enter { inner, filter, timeline: Arc::clone(&timeline) })
+    MapRequestLayer::new(move |request| {
+        timeline.enter(filter);
+        request
+    })
 }
 
 /// Measures this layer's filter under this name.
-pub fn track<S, L: Layer<S>>(
+pub fn track<R, L>(
     timeline: &Arc<Timeline>,
     filter: Filter,
     layer: L,
-) -> impl Layer<S, Service = Enter<L::Service>> + use<S, L> {
-    let timeline = Arc::clone(timeline);
-    layer_fn(move |inner| Enter { inner: layer.layer(inner), filter, timeline: Arc::clone(&timeline) })
+) -> Stack<L, MapRequestLayer<impl FnMut(R) -> R + Clone + use<R, L>>> {
+    Stack::new(layer, enter(timeline, filter))
 }
 
 /// Ends the measurement of the inner filter that answers.
@@ -35,29 +39,6 @@ pub fn track<S, L: Layer<S>>(
 pub fn leave<S>(timeline: &Arc<Timeline>) -> impl Layer<S, Service = Leave<S>> + Clone + use<S> {
     let timeline = Arc::clone(timeline);
     layer_fn(move |inner| Leave { inner, timeline: Arc::clone(&timeline) })
-}
-
-/// The service of [`enter`].
-#[derive(Debug, Clone)]
-pub struct Enter<S> {
-    inner: S,
-    filter: Filter,
-    timeline: Arc<Timeline>,
-}
-
-impl<R, S: Service<R>> Service<R> for Enter<S> {
-    type Response = S::Response;
-    type Error = S::Error;
-    type Future = S::Future;
-
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
-        self.inner.poll_ready(cx)
-    }
-
-    fn call(&mut self, request: R) -> Self::Future {
-        self.timeline.enter(self.filter);
-        self.inner.call(request)
-    }
 }
 
 /// The service of [`leave`].

@@ -11,7 +11,7 @@ use parking_lot::RwLock;
 use super::leaf::{Leaf, Lifetime};
 use crate::error::Error;
 use crate::failure::is_failure;
-use crate::reply::Body;
+use crate::reply::{self, Body};
 use crate::single_flight::{Remembered, SingleFlight};
 use base::clock::BootTime;
 
@@ -111,10 +111,7 @@ impl Answer {
     }
 
     fn with_headers(&self, headers: HeaderMap) -> Response<Body> {
-        let mut response = Response::new(Body::Whole(self.body.clone()));
-        *response.status_mut() = self.status;
-        *response.headers_mut() = headers;
-        response
+        reply::whole(self.status, headers, self.body.clone())
     }
 
     /// Time since the request to the server.

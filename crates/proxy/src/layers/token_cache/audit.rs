@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::metrics::TokenOutcome;
-use crate::tokens::{TokenKey, TokenKind};
+use crate::tokens::TokenKey;
 use protocol::metadata::query::Param;
 use protocol::metadata::{CallingPod, Request};
 use telemetry::labels::Label;
@@ -78,10 +78,6 @@ impl AuditLine {
     /// Logs that the token was issued, with this many seconds until it expires, if a line is due.
     pub fn issued(&self, expires_in: u32) {
         let Some(due) = self.log.due(self, Instant::now()) else { return };
-        let kind = match self.key.kind {
-            TokenKind::Access => "access",
-            TokenKind::Identity => "identity",
-        };
         let (count, what) = match due {
             Due::Token(count) => (count, "token handed out"),
             Due::Account(count) => (count, "tokens with many different scopes or audiences handed out"),
@@ -104,7 +100,7 @@ impl AuditLine {
             pod = pod.map(|pod| &*pod.name),
             pod_uid = pod.map(|pod| &*pod.uid),
             principal = %self.key.principal,
-            kind,
+            kind = self.key.kind.label(),
             account = has_account.then(|| tracing::field::display(Brief(&self.key.account))),
             scopes = scopes.as_deref(),
             audience = audience.as_deref(),

@@ -16,7 +16,7 @@ use super::store::Store;
 use crate::error::Overload;
 use crate::failure::TokenFailure;
 use crate::single_flight::Remembered;
-use crate::tokens::{Fetched, NoToken, Token, TokenKind, TokenSource, Urgency};
+use crate::tokens::{Fetched, NoToken, Token, TokenKey, TokenKind, TokenSource, Urgency};
 use base::clock::{BootTime, sleep_until};
 use protocol::metadata::Principal;
 
@@ -60,6 +60,22 @@ pub(super) enum Next {
     End,
 }
 
+impl Next {
+    /// What a keeper does that has just got this token.
+    pub(super) fn after(key: &TokenKey, token: &CachedToken, now: BootTime) -> Self {
+        match (key.kind, key.principal) {
+            // Each identity token should be used only once, so none is fetched in advance.
+            (TokenKind::Identity, _) => Self::Wait,
+            (TokenKind::Access, Principal::Node) => {
+                Self::Refresh(freshness::next_refresh(token.expires, now, fastrand::f64()))
+            }
+            (TokenKind::Access, Principal::Workload(_) | Principal::Unknown) => {
+                Self::Refresh(freshness::next_renewal(token.since, token.expires, now, fastrand::f64()))
+            }
+        }
+    }
+}
+
 /// Maintains one entry while it is in use: fetches its token, and refreshes it before it expires.
 pub(super) struct Keeper<T> {
     pub(super) entry: Arc<Entry>,
@@ -68,12 +84,8 @@ pub(super) struct Keeper<T> {
 }
 
 impl<T: TokenSource> Keeper<T> {
-    pub(super) async fn run(self) {
-        self.run_from(Next::Wait).await;
-    }
-
-    /// The same for an entry that has a token already.
-    pub(super) async fn run_from(self, mut next: Next) {
+    /// Begins with [`Next::Wait`] if the entry has no token.
+    pub(super) async fn run(self, mut next: Next) {
         let mut failures = 0;
         loop {
             let cause = match self.wait(next).await {
@@ -182,15 +194,7 @@ impl<T: TokenSource> Keeper<T> {
     /// Stores a fetched token.
     fn succeeded(&self, known: &mut Known, token: CachedToken, now: BootTime) -> (Next, FlightOutcome) {
         let is_same = known.token.as_ref().is_some_and(|old| old.token == token.token);
-        let is_workloads = self.entry.key.principal != Principal::Node;
-        let next = match self.entry.key.kind {
-            TokenKind::Access if is_workloads => {
-                Next::Refresh(freshness::next_renewal(token.since, token.expires, now, fastrand::f64()))
-            }
-            TokenKind::Access => Next::Refresh(freshness::next_refresh(token.expires, now, fastrand::f64())),
-            // Each identity token should be used only once, so none is fetched in advance.
-            TokenKind::Identity => Next::Wait,
-        };
+        let next = Next::after(&self.entry.key, &token, now);
         *known = Known { token: Some(Arc::new(token)), ..Known::default() };
         (next, if is_same { FlightOutcome::Same } else { FlightOutcome::New })
     }

@@ -17,7 +17,7 @@ use zeroize::Zeroizing;
 
 use super::cached_token::CachedToken;
 use super::entry::Entry;
-use super::flight::{Keeper, Next};
+use super::flight::Next;
 use super::freshness::{self, Freshness};
 use super::known::Known;
 use super::service::Tokens;
@@ -145,7 +145,7 @@ impl<T: TokenSource> Tokens<T> {
             return Err(NotTaken::Key);
         }
         let token = record.checked(&key, now)?;
-        let next = next_of(&key, &token, now);
+        let next = Next::after(&key, &token, now);
         let used = BootTime::from_nanos(record.used).as_nanos().min(now.as_nanos());
         let store = self.store();
         let (entry, is_new) =
@@ -159,28 +159,10 @@ impl<T: TokenSource> Tokens<T> {
         });
         if is_new {
             entry.used.store(used, Relaxed);
-            self.keep(Arc::clone(&entry), next);
+            self.keep(&entry, next);
         }
         store.reweigh(&entry);
         if is_taken { Ok(()) } else { Err(NotTaken::Needless) }
-    }
-
-    fn keep(&self, entry: Arc<Entry>, next: Next) {
-        let (store, source) = self.parts();
-        tokio::spawn(Keeper { entry, store, source }.run_from(next));
-    }
-}
-
-/// What a keeper does next that has just got this token.
-fn next_of(key: &TokenKey, token: &CachedToken, now: BootTime) -> Next {
-    match (key.kind, key.principal) {
-        (TokenKind::Identity, _) => Next::Wait,
-        (TokenKind::Access, Principal::Workload(_)) => {
-            Next::Refresh(freshness::next_renewal(token.since, token.expires, now, fastrand::f64()))
-        }
-        (TokenKind::Access, Principal::Node | Principal::Unknown) => {
-            Next::Refresh(freshness::next_refresh(token.expires, now, fastrand::f64()))
-        }
     }
 }
 

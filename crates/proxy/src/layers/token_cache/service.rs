@@ -12,7 +12,7 @@ use tokio::time::timeout;
 use super::audit::{Audit, AuditLine};
 use super::cached_token::CachedToken;
 use super::entry::Entry;
-use super::flight::Keeper;
+use super::flight::{Keeper, Next};
 use super::freshness::Freshness;
 use super::known::{Known, Lookup};
 use super::metrics::TokenOutcome;
@@ -60,11 +60,6 @@ impl<T: TokenSource> Tokens<T> {
         &self.source
     }
 
-    /// Both, for a keeper.
-    pub(super) fn parts(&self) -> (Arc<Store>, Arc<T>) {
-        (Arc::clone(&self.store), Arc::clone(&self.source))
-    }
-
     /// Fetches a token if none is cached, so that the first request finds one. The entry then becomes the proxy's own.
     pub async fn warm(&self, key: TokenKey) -> Result<(), NoToken> {
         let principal = key.principal;
@@ -85,10 +80,15 @@ impl<T: TokenSource> Tokens<T> {
     fn entry(&self, key: TokenKey, client: Client, now: BootTime) -> Result<Arc<Entry>, Overload> {
         let (entry, is_new) = self.store.find_or_make(self.store.canonical(key), client, now)?;
         if is_new {
-            let (entry, store, source) = (Arc::clone(&entry), Arc::clone(&self.store), Arc::clone(&self.source));
-            tokio::spawn(Keeper { entry, store, source }.run());
+            self.keep(&entry, Next::Wait);
         }
         Ok(entry)
+    }
+
+    /// Starts the keeper of a new entry.
+    pub(super) fn keep(&self, entry: &Arc<Entry>, next: Next) {
+        let (entry, store, source) = (Arc::clone(entry), Arc::clone(&self.store), Arc::clone(&self.source));
+        tokio::spawn(Keeper { entry, store, source }.run(next));
     }
 }
 

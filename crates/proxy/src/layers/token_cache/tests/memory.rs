@@ -28,7 +28,7 @@ async fn an_entry_is_not_larger_than_its_charge() {
         store: Arc::clone(&cache.store),
         source: Arc::new(Source(Server::new())),
     };
-    let (entry, keeper) = (size_of_val(&*entry), size_of_val(&keeper.run()));
+    let (entry, keeper) = (size_of_val(&*entry), size_of_val(&keeper.run(flight::Next::Wait)));
     assert!(entry + keeper + 400 <= entry::ENTRY_BYTES, "entry {entry}, keeper {keeper}");
 }
 
