@@ -159,7 +159,7 @@ fn busy(proxy: &Proxy) -> Duration {
 }
 
 /// Processor time of all threads of the proxy.
-fn busy_threads(proxy: &Proxy) -> Duration {
+pub fn busy_threads(proxy: &Proxy) -> Duration {
     let threads = fs::read_dir(format!("/proc/{}/task", proxy.id())).expect("it runs");
     threads.map(|thread| time_of(&thread.expect("a thread").path().join("schedstat").display().to_string())).sum()
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use crate::claims::busy_threads;
 use crate::google::world_with_google;
 use crate::kube::pause;
 use crate::namespace::Kept;
@@ -22,6 +23,9 @@ const PODS: u8 = 110;
 
 /// Maximum additional memory, in KiB.
 const MOST: u64 = 8 * 1024;
+
+/// Time in which nobody asks for anything.
+const IDLE: Duration = Duration::from_secs(10);
 
 fn identity_takes_little_memory() {
     let (world, mut api) = World::with_account();
@@ -43,11 +47,7 @@ fn identity_takes_little_memory() {
         }
     }
     let after = settled(&with);
-    let (idle, cpu) = idle_cpu(&world);
-    println!(
-        "{PODS} pods that ask for nothing cost {:.2} ms of CPU a second, in {idle:.1?}",
-        1e3 * cpu / idle.as_secs_f64()
-    );
+    println!("{PODS} pods that ask for nothing cost {:.1} ms of CPU a second", idle_cpu(&with));
     println!("{PODS} pods here and {elsewhere} elsewhere: {before} KiB without identity, {after} KiB with it");
     assert!(after <= before + MOST, "{after} KiB with identity, {before} KiB without");
 }
@@ -153,16 +153,12 @@ fn keep_asking(pod: &Pod, mut open: Vec<Kept>, rate: f64) -> Asked {
     Asked { open, failed, reopened }
 }
 
-/// The seconds of CPU that the proxy takes while nobody asks, and the time in which it took them.
-fn idle_cpu(world: &World) -> (Duration, f64) {
-    let cpu = || {
-        let metrics = world.metrics();
-        let cpu = metrics.lines().find_map(|line| line.strip_prefix("process_cpu_seconds_total "));
-        cpu.and_then(|cpu| cpu.parse::<f64>().ok()).expect("it is counted")
-    };
-    let (began, before) = (Instant::now(), cpu());
-    pause(Duration::from_secs(if is_full_size() { 60 } else { 4 }));
-    (began.elapsed(), cpu() - before)
+/// The CPU time that a proxy takes while nobody asks, in milliseconds a second.
+fn idle_cpu(proxy: &Proxy) -> f64 {
+    let before = busy_threads(proxy);
+    // Several scans.
+    pause(IDLE);
+    1e3 * busy_threads(proxy).saturating_sub(before).div_duration_f64(IDLE)
 }
 
 /// A process's own memory after its start, in KiB.

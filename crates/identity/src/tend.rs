@@ -16,7 +16,7 @@ use base::clock::BootTime;
 use protocol::metadata::Principal;
 use proxy::server::Arrival;
 
-/// Interval between checks that identified pods still live.
+/// Interval between checks that the pods of connections still live.
 pub(super) const VERIFY_INTERVAL: Duration = Duration::from_millis(250);
 
 impl Identity {
@@ -37,10 +37,16 @@ impl Identity {
                 () = sleep(VERIFY_INTERVAL) => {}
             }
             self.verify(&mut left);
-            // Only then, because it reads the networks of all pods that claim an address, some of them perhaps long.
             let scanned = self.scans.last().began;
-            if settled.replace(scanned) != Some(scanned) {
+            let forgotten = if settled.replace(scanned) == Some(scanned) {
+                self.workloads.replaced()
+            } else {
+                // Only after `verify`, because it reads the networks of all pods that claim an address, some of them perhaps long.
                 self.settle_claims(scanned);
+                self.workloads.retain(|| self.pods.all())
+            };
+            for number in forgotten {
+                (self.forget)(Principal::Workload(number));
             }
             if checking.as_ref().is_none_or(JoinHandle::is_finished) && self.sandboxes().leads().has_new() {
                 let identity = Arc::clone(&self);
@@ -63,7 +69,9 @@ impl Identity {
     fn verify(&self, left: &mut Vec<(IpAddr, BootTime)>) {
         let now = BootTime::now();
         self.callers.lock().retain(|addr, caller| {
-            let lives = caller.pod.as_ref().is_none_or(|pod| self.lives(pod, *addr));
+            // Each connection on which it is known has a reference.
+            let has_connection = Arc::strong_count(caller) > 1;
+            let lives = caller.pod.as_ref().is_none_or(|pod| self.lives(pod, *addr, has_connection));
             if !lives {
                 caller.is_gone.store(true, Relaxed);
                 left.push((*addr, now));
@@ -81,9 +89,6 @@ impl Identity {
             scan.began < *noticed
         });
         self.workloads.tend(now);
-        for number in self.workloads.retain(|| self.pods.all()) {
-            (self.forget)(Principal::Workload(number));
-        }
     }
 
     /// Decides again about addresses of known pods that another pod had as well when this scan began.
@@ -111,13 +116,14 @@ impl Identity {
         holders.is_some_and(|holders| holders.iter().any(is_led_to))
     }
 
-    /// Whether a pod still runs and had this address at the last scan.
-    fn lives(&self, known: &KnownPod, addr: IpAddr) -> bool {
+    /// Whether a pod had this address at the last scan and still runs. If no connection waits for its end, the last scan says
+    /// whether it runs, too.
+    fn lives(&self, known: &KnownPod, addr: IpAddr, has_connection: bool) -> bool {
         let Some(pod) = self.pods.get(known.uid).filter(|pod| pod.has_network()) else { return false };
-        let has_address = match known.by {
-            Witness::Api => pod.addresses.contains(&addr),
-            Witness::Kernel => self.sandboxes().addresses(known.uid).contains(&addr),
+        let (had_address, is_scanned) = match known.by {
+            Witness::Api => (pod.addresses.contains(&addr), false),
+            Witness::Kernel => (self.sandboxes().had(known.uid, addr), !has_connection),
         };
-        has_address && self.sandboxes().is_alive(known.uid)
+        had_address && (is_scanned || self.sandboxes().is_alive(known.uid))
     }
 }

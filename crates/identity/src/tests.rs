@@ -252,6 +252,25 @@ async fn a_pod_that_ends_is_noticed_without_requests_and_its_account_is_forgotte
 }
 
 #[tokio::test(start_paused = true)]
+async fn the_end_of_a_pod_without_a_connection_is_noticed_after_a_scan() {
+    let node = Node::new(Attest::Prefer);
+    node.run(100, &pod(1, "a", "app"), ADDR);
+    assert_eq!(node.sender(&node.connect(ADDR)).await.as_ref().map(name), Ok("p1"));
+    let tending = tokio::spawn(Arc::clone(&node.identity).tend());
+    sleep(VERIFY_INTERVAL * 2).await;
+    let cuts = node.cuts();
+    node.proc.end(100);
+    sleep(VERIFY_INTERVAL * 2).await;
+    assert_eq!((node.identity.rows().len(), node.cuts()), (1, cuts), "nobody waits for it");
+    node.scan().await;
+    sleep(VERIFY_INTERVAL).await;
+    assert_eq!(node.identity.rows().len(), 0);
+    // Nothing was asked on a connection that is still open, perhaps.
+    assert!(node.cuts() > cuts);
+    tending.abort();
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_pod_whose_address_another_one_still_has_is_not_taken_for_it() {
     for terminating in [false, true] {
         let node = Node::new(Attest::Prefer);
@@ -398,6 +417,8 @@ async fn a_connection_stays_its_pods_when_the_account_changes() {
     assert_eq!(is_own(before), None, "it is not known yet");
     workloads.found(&accounts[0], "u", &Annotations::default());
     assert_eq!(is_own(before), Some(false));
+    // No scan follows.
+    sleep(VERIFY_INTERVAL * 2).await;
     let linked =
         Annotations { google_account: Some("app@shop.iam.gserviceaccount.com".into()), ..Annotations::default() };
     workloads.found(&accounts[0], "u", &linked);

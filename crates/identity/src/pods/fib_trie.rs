@@ -27,6 +27,9 @@ impl Parser {
             *self = Self { is_local: line == b"Local:", leaf: None };
             return None;
         }
+        if !self.is_local {
+            return None;
+        }
         let mut words = std::str::from_utf8(line).ok()?.split_ascii_whitespace();
         match (words.next()?, words.next(), words.next()) {
             ("|--", leaf, None) => {
@@ -37,7 +40,7 @@ impl Parser {
                 self.leaf = None;
                 None
             }
-            ("/32", Some("host"), Some("LOCAL")) if self.is_local => self.leaf,
+            ("/32", Some("host"), Some("LOCAL")) => self.leaf,
             _ => None,
         }
     }

@@ -244,6 +244,11 @@ impl Sandboxes {
         self.table.lock().sandboxes.get(&uid).map(|known| known.addresses.to_vec()).unwrap_or_default()
     }
 
+    /// Whether a pod ran and had this address at the last scan.
+    pub fn had(&self, uid: PodUid, addr: IpAddr) -> bool {
+        self.table.lock().sandboxes.get(&uid).is_some_and(|known| known.addresses.contains(&addr))
+    }
+
     /// The addresses that more than one sandbox had at the last scan.
     pub fn contested(&self) -> Vec<IpAddr> {
         let table = self.table.lock();

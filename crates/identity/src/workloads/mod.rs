@@ -305,6 +305,11 @@ impl Workloads {
         forgotten
     }
 
+    /// The replaced numbers, whose state is to be forgotten. Each is returned once, by this or by `retain`.
+    pub fn replaced(&self) -> Vec<WorkloadId> {
+        std::mem::take(&mut self.inner.lock().replaced)
+    }
+
     fn want(&self, account: &Account) {
         if account.want() {
             self.wanted.notify_one();
