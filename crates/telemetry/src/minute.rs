@@ -145,7 +145,7 @@ mod tests {
             requests.refused(reason);
         }
         let seen = Tally::of(&requests, &shedding);
-        let now = seen.clone() - before;
+        let now = seen - before;
         assert_eq!((now.unidentified, now.no_token, now.account_refused), (1, 1, 1));
         let later = Tally::of(&requests, &shedding) - seen;
         assert_eq!((later.unidentified, later.no_token, later.account_refused, later.panics), (0, 0, 0, 0));

@@ -223,12 +223,12 @@ async fn as_many_addresses_as_there_are_watches_do_not_keep_them() {
     settle().await;
     assert_eq!(ended(ask_from(5, &server, &watches, &another(3))).await, Overload::Hanging, "they are young");
     let newcomer = ask_from(5, &server, &watches, &another(3));
-    let [shared, oldest, younger] = hostile;
+    let [of_two, oldest, younger] = hostile;
     settle().await;
     assert!(oldest.is_finished());
     assert_eq!(ended(oldest).await, Overload::HangingGaveWay, "the oldest that one client waits for");
     assert_eq!(ended(ask_from(5, &server, &watches, &another(4))).await, Overload::Hanging, "it has one");
-    assert!([newcomer, shared, shares, younger].iter().all(|watcher| !watcher.is_finished()));
+    assert!([newcomer, of_two, shares, younger].iter().all(|watcher| !watcher.is_finished()));
 }
 
 /// Three watches that this ends.

@@ -366,8 +366,8 @@ mod tests {
             settle().await;
             let other = stage.ask(2);
             sleep(SEARCH_INTERVAL * 3).await;
-            let searched = searches.load(Relaxed) - before;
-            assert!(searched >= 3, "{searched}");
+            let new = searches.load(Relaxed) - before;
+            assert!(new >= 3, "{new}");
             only.abort();
             settle().await;
             other.abort();
