@@ -83,14 +83,16 @@ impl<T: TokenSource> WarmStart<T> {
     }
 
     async fn fetch(self: Arc<Self>, leaf: Leaf) {
-        let mut failures = 0;
+        let (mut failures, mut is_logged) = (0, false);
         // The warmup does not wait for trees: some servers have none.
         while !self.leaves.warm(leaf).await && !leaf.is_tree() {
-            // A server that refuses does not fail, so nothing else is logged. It may refuse all values: one line is enough.
-            if failures == 0
+            // A server that refuses does not fail, so nothing else is logged. It may refuse all values: a line for the first is
+            // enough.
+            if !is_logged
                 && let Some((first, status)) = self.leaves.refused()
                 && first == leaf
             {
+                is_logged = true;
                 let status = status.as_u16();
                 tracing::warn!(
                     "the metadata server answers {status} to {leaf}, which pods request first; asking again until it answers 200; is \

@@ -18,7 +18,7 @@ use redirect::{Command, Destination, Mode, PROXY, Redirect, SIDECAR_UID, Setting
 pub(super) enum Subcommands {
     /// Install the redirect rules, replacing those of an earlier redirect. The rules stay until they are removed. Where they
     /// cannot be installed, pods are closed: rules that reset all their connections to the metadata server are installed
-    /// instead, and the command fails with the reason
+    /// instead, unless those in force serve pods on another address, and the command fails with the reason
     Install {
         #[command(flatten)]
         wanted: RedirectArgs,

@@ -129,6 +129,8 @@ fn an_address_that_the_node_lacks_closes_pods() {
         fails(&redirect(&world.node, &other), &["no address 10.128.0.78", "The rules in force stay"]);
         succeeds(&redirect(&world.node, &check));
         is_protected_at(pod, &[SERVER]);
+        succeeds(&redirect(&world.node, &format!("{install} --redirect-allow 8080")));
+        fails(&redirect(&world.node, &other), &["no address 10.128.0.78", "pods are closed"]);
         let with_v6 = redirect(&world.node, &format!("install {flags} --to [fd00:a::77]:988"));
         succeeds(&with_v6);
         assert!(

@@ -24,10 +24,10 @@ pub enum Pods {
                      --redirect-allow opens"
     )]
     Closed(Tool),
-    /// Nothing was changed.
+    /// Nothing was changed: these are the settings of a pod, and the rules those of a node.
     #[strum(to_string = "The node's rules stay as they are")]
     AsBefore,
-    /// Nothing was changed: rules of other settings close the metadata server to pods, and send them to addresses that this node has.
+    /// Nothing was changed: rules that send pods to other addresses, which this node has, close the metadata server to them.
     #[strum(
         to_string = "The rules in force stay: they close the metadata server to pods, and a proxy may serve pods through them"
     )]

@@ -6,7 +6,7 @@ use base::routes::is_local;
 
 use super::plan::Plan;
 use super::state::STILL_CLOSED;
-use super::{Error, Redirect, State, Tool, closing, privileges};
+use super::{Destination, Error, Redirect, Settings, State, Tool, closing, privileges};
 
 /// The addresses to which installed rules send pods, whatever their settings and tool.
 pub(super) async fn destinations() -> Vec<SocketAddr> {
@@ -72,11 +72,15 @@ impl Redirect {
         Ok(Found { state, is_dropped })
     }
 
-    /// Whether rules of other settings close the metadata server to pods and send them to addresses of this node, where a proxy may
-    /// serve them.
+    /// Whether a redirect with these settings is in force that sends pods to other addresses of this node, where a proxy may serve
+    /// them. One with other settings may leave more open.
     pub(super) async fn may_be_served(&self) -> bool {
-        let to = destinations().await;
-        !to.is_empty() && lead_here(&to) && matches!(self.state().await, Ok(State::Differs(_)))
+        let mut found = destinations().await;
+        found.sort_unstable();
+        found.dedup();
+        let Some(to) = Destination::new(&found) else { return false };
+        let in_force = Self { settings: Settings { to, ..self.settings.clone() }, ..self.clone() };
+        in_force.state().await.is_ok_and(|state| state.is_installed())
     }
 
     /// [`State::Installed`] or [`State::Unbounded`] if this plan is what is installed.

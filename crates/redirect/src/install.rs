@@ -137,7 +137,7 @@ impl Redirect {
     }
 
     async fn close(&self, why: Error, plan: &Plan) -> NotInstalled {
-        // These flags cannot work on this node. Rules of others may: of a predecessor, for one.
+        // These flags cannot work on this node. Those of a predecessor may.
         if matches!(why, Error::Missing(_)) && self.may_be_served().await {
             return NotInstalled { why, pods: Pods::InForce };
         }

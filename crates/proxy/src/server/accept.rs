@@ -107,11 +107,14 @@ where
             }
         }
         let drained = async {
-            while let Some((stream, peer)) = door.next_in_queue().await {
+            for accepted in 1.. {
+                let Some((stream, peer)) = door.next_in_queue().await else { break };
                 self.take(stream, peer, &mut patience).await;
                 // Otherwise a client that keeps the queue full would be served until it stops: the timeout below is looked at
                 // only between polls.
-                pause().await;
+                if accepted % ACCEPTED_AT_ONCE == 0 {
+                    pause().await;
+                }
             }
         };
         // What is left in the queue is reset by the close of the listener, and may ask the next process.

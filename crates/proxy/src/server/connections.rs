@@ -60,7 +60,7 @@ use telemetry::Registry;
 use telemetry::shedding::{Shed, Shedding};
 use telemetry::table;
 
-/// A newcomer that can wait does not replace a connection that was accepted or made progress within this time before
+/// A newcomer that can wait does not replace a pod's connection that was accepted or made progress within this time before
 /// the last turn of the event loop.
 const NEWCOMER_PROTECTION: Duration = Duration::from_secs(1);
 
@@ -99,7 +99,7 @@ pub struct Connections {
 /// The condition that a newcomer waits for before it replaces another connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum WaitFor {
-    /// The other has been silent for [`NEWCOMER_PROTECTION`].
+    /// The other has been silent for its [protection](Open::protection).
     Silence,
     /// Bytes that the other may have sent are read, or the event loop has just completed a turn.
     Reading,
@@ -148,9 +148,9 @@ impl Connections {
         connections
     }
 
-    /// Limits the number of connections of operators, which are counted nowhere. A client that holds nothing else replaces the
-    /// connection that is idle for longest, however short that is: each address in the cluster may hold one, and the kubelet
-    /// ends a process whose probe gets none.
+    /// Limits the number of connections of operators, which are counted nowhere. A newcomer replaces the connection that is idle
+    /// for longest, however short that is: each address in the cluster may hold one, and the kubelet ends a process whose probe
+    /// gets none.
     pub fn of_operators(limit: usize) -> Arc<Self> {
         let open = Open::new(limit, usize::MAX, Duration::ZERO);
         Self::with(open, Arc::default(), Arc::default(), &Registry::default())

@@ -119,6 +119,9 @@ fn read(kind: TokenKind, response: Response<Bytes>) -> Result<Fetched, NoToken> 
     if head.status != StatusCode::OK {
         return Err(NoToken::Refused(Arc::new(Refused::copied(head.status, &head.headers, &body))));
     }
+    let servers_time = servers_time(&head.headers);
+    // Headers share the memory of the body, which cannot be wiped beside them.
+    drop(head);
     match kind {
         TokenKind::Access => {
             let parsed = AccessToken::parse(&body);
@@ -127,7 +130,7 @@ fn read(kind: TokenKind, response: Response<Bytes>) -> Result<Fetched, NoToken> 
             Ok(Fetched::Access(token, expires_in))
         }
         TokenKind::Identity => {
-            let expires_in = identity::seconds_left(&body, servers_time(&head.headers));
+            let expires_in = identity::seconds_left(&body, servers_time);
             let jwt = Bytes::from_owner(Zeroizing::new(body.to_vec()));
             wipe(body);
             Ok(Fetched::Identity(jwt, expires_in.map_err(TokenFailure::from)?))

@@ -265,7 +265,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_server_whose_clients_give_up_before_it_answers_has_failed() {
         for millis in [800, 2499] {
-            let failure = format!("it had not answered after {millis} ms, when its client gave up");
+            let failure = format!("it had not answered after {millis} ms, when the request was given up");
             assert_eq!(given_up_after(millis, RequestKind::Ordinary).await, Some(failure));
         }
     }

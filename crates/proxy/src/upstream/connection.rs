@@ -22,7 +22,7 @@ impl Connection {
     }
 
     /// Whether a request may be sent: the upstream has not closed the connection, and has sent nothing since its last
-    /// response. What it has sent would be taken for the next one. Knows what the runtime last saw, without a system call.
+    /// response. What it has sent would be taken for the next one. Knows only what the runtime has seen.
     pub(super) fn is_quiet(&self) -> bool {
         self.0.try_read(&mut [0]).is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
     }

@@ -172,6 +172,7 @@ mod tests {
 
     /// Whether the other end sees that the connection was closed.
     fn is_closed(end: &mut TcpStream) -> bool {
+        end.set_read_timeout(Some(Duration::from_secs(10))).expect("an option");
         end.read(&mut [0]).is_ok_and(|read| read == 0)
     }
 

@@ -64,8 +64,10 @@ impl Drop for ExchangeTimer {
             && self.outcome == UpstreamOutcome::Abandoned
             && lasted >= TOO_LONG
         {
-            health
-                .failed(&format_args!("it had not answered after {} ms, when its client gave up", lasted.as_millis()));
+            health.failed(&format_args!(
+                "it had not answered after {} ms, when the request was given up",
+                lasted.as_millis()
+            ));
         }
     }
 }

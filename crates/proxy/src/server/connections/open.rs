@@ -7,7 +7,6 @@ use std::time::Duration;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
-use super::NEWCOMER_PROTECTION;
 use super::turned_away::TurnedAway;
 use crate::memory::OPEN_BYTES;
 use crate::server::activity::Activity;
@@ -31,7 +30,7 @@ pub(super) struct Open {
     pub(super) turned_away: TurnedAway,
     /// Bytes that arrived before this time have been read ([`Connections::meanwhile`](super::Connections::meanwhile)).
     pub(super) read_until: Instant,
-    /// Time for which a connection that makes progress is not closed for a client that holds nothing else.
+    /// A connection is closed for a client that holds as much only if it made no progress for this long.
     pub(super) protection: Duration,
 }
 
@@ -198,10 +197,8 @@ impl Open {
     /// A connection that was silent for less than a second may be between two requests, or its request may be unread.
     pub(super) fn victim_among_equals(&self, asks: Asks) -> Option<Victim> {
         let useless = self.useless_but(asks.number(), None);
-        let holds_nothing_else = self.holds_nothing_else(asks);
-        let protection = if holds_nothing_else { self.protection } else { NEWCOMER_PROTECTION };
-        let useless = useless.filter(|victim| victim.since.elapsed() >= protection);
-        if useless.is_some() || !holds_nothing_else {
+        let useless = useless.filter(|victim| victim.since.elapsed() >= self.protection);
+        if useless.is_some() || !self.holds_nothing_else(asks) {
             return useless;
         }
         let oldest = self.oldest(|connection| {
