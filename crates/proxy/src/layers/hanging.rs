@@ -13,7 +13,7 @@
 //! a client that has clearly fewer than the largest client replaces a watch of that client, whose watchers get
 //! 503: the oldest of those that the fewest clients wait for. A watch that several wait for gives way only to a client that has
 //! none, since each could be an address of the same pod. A client without a watch also replaces the oldest that only one
-//! client waits for, once that is [ten seconds](table::TURN) old. All other clients get 503 after ten seconds:
+//! client waits for, once that is ten seconds old. All other clients get 503 after ten seconds:
 //! otherwise a pod with hundreds of addresses that repeats its requests at once would take processor time from others.
 //! Meanwhile they hold a connection, like watchers.
 //!

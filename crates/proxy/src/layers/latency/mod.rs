@@ -22,7 +22,7 @@
 //!
 //! # How
 //!
-//! The stack of a connection shares a [`Timeline`], which knows the filter that currently has the request. [`enter`]
+//! The stack of a connection shares a [`Timeline`], which knows the filter that currently has the request. [`enter()`]
 //! stands before each filter and moves the request to it; [`Leave`] reports the response. [`Total`] stands outside
 //! everything, refusals included: it starts the timeline, suspends and resumes it, and measures from the request head
 //! to the first and to the last byte of the response. `classify` and `rescue` report the endpoint class and the outcome
