@@ -23,8 +23,14 @@ static USUAL: [HeaderValue; 2] =
 
 /// An allowed authority: host and optional port, as sent. It is forwarded to the upstream, which builds the
 /// `Location` of its redirects from it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Host(HeaderValue);
+///
+/// The default is the name that client libraries use, for requests without one: HTTP/1.0 needs none, and the proxy's own have
+/// none.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Host(
+    /// `None` is the first of [`USUAL`].
+    Option<HeaderValue>,
+);
 
 /// Names for access to the admin listener from the node itself, and through `kubectl port-forward`. Scrapers and the
 /// kubelet send the address that they connect to.
@@ -61,26 +67,18 @@ pub enum HostError {
 impl Host {
     /// Copies the value, so that it no longer shares the buffer that the request was read into.
     pub(super) fn detach(&mut self) {
-        if let Ok(copy) = HeaderValue::from_bytes(self.0.as_bytes()) {
-            self.0 = copy;
-        }
+        let copied = |value: HeaderValue| HeaderValue::from_bytes(value.as_bytes()).unwrap_or(value);
+        self.0 = self.0.take().map(copied);
     }
 
     /// The name and port as sent by the client.
     pub fn as_str(&self) -> &str {
-        self.0.to_str().expect("an allowed host is ASCII")
+        self.as_header().to_str().expect("an allowed host is ASCII")
     }
 
     /// The value of the upstream request's `Host` header.
     pub fn as_header(&self) -> &HeaderValue {
-        &self.0
-    }
-}
-
-/// The name that client libraries use, for requests without one: HTTP/1.0 needs none, and the proxy's own have none.
-impl Default for Host {
-    fn default() -> Self {
-        Self(USUAL[0].clone())
+        self.0.as_ref().unwrap_or(&USUAL[0])
     }
 }
 
@@ -116,13 +114,13 @@ impl AllowedHosts {
 
     /// Checks the value of a `Host` header.
     pub fn admit(&self, value: &HeaderValue) -> Result<Host, HostError> {
-        if let Some(usual) = self.usual.iter().find(|usual| *usual == value) {
-            return Ok(Host(usual.clone()));
+        if let Some((at, usual)) = self.usual.iter().enumerate().find(|(_, usual)| *usual == value) {
+            return Ok(Host((at > 0).then(|| usual.clone())));
         }
         let authority = value.to_str().map_err(|_| HostError::Malformed)?;
         let (host, _) = host_and_port(authority).ok_or(HostError::Malformed)?;
         if is_ip_literal(host) || self.names(host) {
-            Ok(Host(value.clone()))
+            Ok(Host(Some(value.clone())))
         } else {
             Err(HostError::NotAllowed(host.to_owned()))
         }
