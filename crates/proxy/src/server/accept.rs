@@ -208,7 +208,7 @@ mod tests {
     use super::*;
     use crate::server::{Payload, TIMEOUTS, bind};
 
-    /// Serves a client that is in the queue when the end begins, with so many places.
+    /// Serves a client that is in the queue when the end begins. `places`: the limit on connections.
     async fn end_with_a_client_in_the_queue(places: usize) -> TcpStream {
         let door = bind((Ipv4Addr::LOCALHOST, 0).into(), false).expect("a port");
         let mut newcomer = TcpStream::connect(door.local_addr().expect("bound")).expect("it listens");

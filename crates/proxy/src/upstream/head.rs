@@ -18,7 +18,7 @@ const MAX_HEADERS: usize = 100;
 pub(super) struct Head {
     pub(super) status: StatusCode,
     /// Without hop-by-hop headers (RFC 9110, section 7.6.1), including those named by `Connection`, and without those that
-    /// frame the body: it is framed anew from its actual length, and a client that trusted another would read part of the
+    /// frame the body: it is framed by its actual length, and a client that trusted another would read part of the
     /// next response. A response to HEAD has no body, so its length is kept if it is a single number without contradiction.
     ///
     /// The values share the memory of the head.
