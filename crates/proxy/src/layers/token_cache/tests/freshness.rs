@@ -2,6 +2,13 @@
 
 use super::*;
 
+/// The key of the default token of this workload.
+fn default_of(workload: u64) -> TokenKey {
+    let mut key = TokenKey::default_account();
+    key.principal = Principal::Workload(WorkloadId(workload));
+    key
+}
+
 #[tokio::test(start_paused = true)]
 async fn expires_in_is_computed_for_each_response() {
     let server = Server::taking(Duration::ZERO);
@@ -112,8 +119,7 @@ async fn the_gauge_is_0_if_a_token_expired_without_a_replacement_and_absent_with
 async fn a_workloads_token_is_fetched_again_long_before_it_expires() {
     let server = Server::new();
     let cache = Cache::new(&server);
-    let mut key = TokenKey::default_account();
-    key.principal = Principal::Workload(WorkloadId(1));
+    let key = default_of(1);
     cache.tokens.warm(key.clone()).await.expect("a token");
     sleep(Duration::from_secs(2500)).await;
     assert_eq!(server.fetches_of(&key).len(), 1);
@@ -135,8 +141,7 @@ async fn a_token_in_use_that_ends_soon_is_demanded_and_what_nobody_asks_for_is_n
     assert_eq!(told().last(), Some(&Urgency::Background), "nobody asked for it");
 
     // A renewal long before the end is nobody's demand.
-    let mut key = TokenKey::default_account();
-    key.principal = Principal::Workload(WorkloadId(1));
+    let key = default_of(1);
     let server = Server::new();
     Cache::new(&server).tokens.warm(key).await.expect("a token");
     sleep(Duration::from_secs(2890)).await;
@@ -146,12 +151,11 @@ async fn a_token_in_use_that_ends_soon_is_demanded_and_what_nobody_asks_for_is_n
 
 /// Its account has changed.
 #[tokio::test(start_paused = true)]
-async fn whoever_waits_for_a_token_that_is_forgotten_is_told_why() {
+async fn a_request_for_a_token_that_is_forgotten_is_told_why_and_the_token_is_not_fetched_again() {
     let server = Server::new();
     server.set(Mode::Hangs);
     let cache = Cache::new(&server);
-    let mut key = TokenKey::default_account();
-    key.principal = Principal::Workload(WorkloadId(1));
+    let key = default_of(1);
     let principal = key.principal;
     let waiting = cache.tokens.warm(key);
     let (told, ()) = tokio::join!(waiting, async {
@@ -160,6 +164,9 @@ async fn whoever_waits_for_a_token_that_is_forgotten_is_told_why() {
     });
     let why = told.expect_err("forgotten");
     assert!(why.to_string().contains("service account has changed"), "{why}");
+    server.set(Mode::Gives);
+    sleep(60 * MINUTE).await;
+    assert_eq!((cache.entries(), server.fetches()), (0, 1), "its keeper has ended");
 }
 
 #[tokio::test(start_paused = true)]
@@ -182,37 +189,14 @@ async fn only_the_tokens_of_the_principal_are_forgotten() {
     let server = Server::new();
     let cache = Cache::new(&server);
     cache.token(TOKEN).await;
-    let of = |id| {
-        let mut key = TokenKey::default_account();
-        key.principal = Principal::Workload(WorkloadId(id));
-        key
-    };
     for id in [1, 2] {
-        cache.tokens.warm(of(id)).await.expect("a token");
+        cache.tokens.warm(default_of(id)).await.expect("a token");
     }
     assert_eq!(cache.entries(), 3);
     cache.store.forget_all_of(Principal::Workload(WorkloadId(1)));
     server.set(Mode::Closes);
     assert_eq!(cache.entries(), 2);
     cache.token(TOKEN).await;
-    assert!(cache.tokens.warm(of(2)).await.is_ok());
-    assert!(cache.tokens.warm(of(1)).await.is_err());
-}
-
-#[tokio::test(start_paused = true)]
-async fn the_keeper_of_a_forgotten_token_ends_during_a_flight_too() {
-    let server = Server::new();
-    server.set(Mode::Hangs);
-    let cache = Cache::new(&server);
-    let mut key = TokenKey::default_account();
-    key.principal = Principal::Workload(WorkloadId(1));
-    let principal = key.principal;
-    let _told = tokio::join!(cache.tokens.warm(key), async {
-        sleep(Duration::from_secs(1)).await;
-        cache.store.forget_all_of(principal);
-    });
-    assert_eq!((cache.entries(), server.fetches()), (0, 1));
-    server.set(Mode::Gives);
-    sleep(60 * MINUTE).await;
-    assert_eq!(server.fetches(), 1);
+    assert!(cache.tokens.warm(default_of(2)).await.is_ok());
+    assert!(cache.tokens.warm(default_of(1)).await.is_err());
 }
