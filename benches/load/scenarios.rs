@@ -148,11 +148,6 @@ impl Step {
         }
     }
 
-    /// Measures the image's binary, where memory and size matter, along with the binary of all other scenarios.
-    fn with_image(self) -> Self {
-        Self { contenders: vec![Contender::Image, Contender::Proxy], ..self }
-    }
-
     fn within(self, millicores: Option<u64>, memory: Option<u64>) -> Self {
         Self { bounds: Bounds { millicores, memory }, ..self }
     }
@@ -317,7 +312,7 @@ fn memory() -> Scenario {
             0 => "at rest".to_owned(),
             _ => format!("{connections} connections that were answered and stay"),
         };
-        let step = Step::new(title, Load::Stay { connections }).with_image();
+        let step = Step::new(title, Load::Stay { connections });
         let step = step.args(&["--max-connections=4000"]).against(&peers);
         Step {
             x: connections.into(),
@@ -342,7 +337,7 @@ fn start() -> Scenario {
     ];
     let [nginx, ..] = peers;
     let goals = vec![most_of(Figure::FirstAnswer, 1.0, nginx), at_most(Figure::Size, 6.0)];
-    let step = Step::new("from exec to the first token", Load::Start).with_image().against(&peers);
+    let step = Step::new("from exec to the first token", Load::Start).against(&peers);
     Scenario {
         name: "start",
         about: "how soon a new process answers, and how large its program is",

@@ -11,6 +11,7 @@
 use std::ops::{Add, Sub};
 use std::time::Duration;
 
+use nix::time::ClockId;
 use tokio::time::sleep;
 
 /// Maximum sleep without reading the clock. Timers stop during suspension, so this also bounds the delay of due work
@@ -31,9 +32,8 @@ impl BootTime {
     }
 
     fn of_kernel() -> Self {
-        let time = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
-        let (seconds, nanos) = (u64::try_from(time.tv_sec), u64::try_from(time.tv_nsec));
-        Self(seconds.unwrap_or(0) * NANOS_PER_SECOND + nanos.unwrap_or(0))
+        let time = ClockId::CLOCK_BOOTTIME.now().expect("Linux has had this clock since 2.6.39");
+        Self(nanos(time.into()))
     }
 
     /// The current time.
