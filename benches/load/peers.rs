@@ -236,5 +236,9 @@ pub async fn build() -> io::Result<PathBuf> {
     let built = target().join("load/gce-metadata-proxy");
     let mut build = tokio::process::Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/image/build-binary"));
     build.arg("").arg(&built).env("CARGO_TARGET_DIR", target());
-    if build.status().await?.success() { Ok(built) } else { Err(io::Error::other("the image's binary cannot be built")) }
+    if build.status().await?.success() {
+        Ok(built)
+    } else {
+        Err(io::Error::other("the image's binary cannot be built"))
+    }
 }

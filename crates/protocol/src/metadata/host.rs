@@ -145,7 +145,10 @@ pub fn host_and_port(authority: &str) -> Option<(&str, Option<u16>)> {
     };
     let (host, port) = authority.split_at(host_ends);
     let port = match port.strip_prefix(':') {
-        Some(digits) if digits.bytes().all(|digit| digit.is_ascii_digit()) => Some(digits.parse().ok()?),
+        // Not more digits than a port has: zeros before it would make a long header.
+        Some(digits) if digits.len() <= 5 && digits.bytes().all(|digit| digit.is_ascii_digit()) => {
+            Some(digits.parse().ok()?)
+        }
         None if port.is_empty() => None,
         _ => return None,
     };
@@ -239,6 +242,7 @@ mod tests {
         for host in [
             "",
             "169.254.169.254:80@evil",
+            "169.254.169.254:000080",
             "evil@169.254.169.254",
             "metadata:99999",
             "metadata:",

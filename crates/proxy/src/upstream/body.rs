@@ -92,7 +92,8 @@ impl Buffering {
         bytes <= self.allowed
     }
 
-    fn whole(self, bytes: Bytes) -> Bytes {
+    /// What was read, with its room.
+    fn hold(self, bytes: Bytes) -> Bytes {
         match self.charge {
             Some(mut charge) => {
                 charge.reduce_to(Amount { sent: bytes.len(), made: 0 });
@@ -122,11 +123,12 @@ async fn buffer(incoming: &mut Incoming, account: Option<Account>) -> Result<Buf
             gathered.extend_from_slice(&data);
         }
         if !buffering.allows(first.len() + gathered.len(), announced.unwrap_or(MAX_BUFFERED_BYTES)) {
-            return Ok(Buffered::TooMuch(if gathered.is_empty() { first } else { gathered.freeze() }));
+            // What has been read is charged until the client has taken it.
+            return Ok(Buffered::TooMuch(buffering.hold(if gathered.is_empty() { first } else { gathered.freeze() })));
         }
     }
     let bytes = if gathered.is_empty() { first } else { gathered.freeze() };
-    Ok(Buffered::Whole(buffering.whole(bytes)))
+    Ok(Buffered::Whole(buffering.hold(bytes)))
 }
 
 /// The body of a large response that is streamed.

@@ -97,6 +97,8 @@ impl UpstreamClient {
         let answer = self.within(request, &mut timer).await;
         match &answer {
             Ok(answer) => self.health.answered(answer.status()),
+            // A pod can cause it: the server repeats a query in `Location`.
+            Err(Failure::HeadTooLarge) => {}
             Err(failure) => self.health.failed(failure),
         }
         let outcome = answer.as_ref().map_or_else(Failure::label, |answer| outcome_of(answer.status()).label());
@@ -173,6 +175,9 @@ async fn connect_to(target: &Target) -> io::Result<TcpStream> {
         // segments that do not fit, and a large response stalls for 200 ms until they are retransmitted.
         socket.set_recv_buffer_size(RECEIVE_BUFFER_BYTES)?;
         set_keepalive(&socket)?;
+        // Closed with a reset. The side that closes first otherwise holds its port for a minute (TIME_WAIT), and pods that abandon
+        // 500 requests a second would hold all of them: the node could not reach the server either.
+        SockRef::from(&socket).set_linger(Some(Duration::ZERO))?;
         match socket.connect(addr).await {
             Ok(stream) => return Ok(stream),
             Err(error) => failed = error,
@@ -242,24 +247,46 @@ where
 #[cfg(test)]
 mod tests {
     use base::hook::Hook;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::TcpListener;
 
     use super::*;
 
-    /// Asks a server that does not answer, and gives up after this time. Returns how the server's health is described.
-    async fn given_up_after(millis: u64, kind: RequestKind) -> Option<String> {
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    /// Asks this server. Returns the answer unless the client gives up after this time, and how the server's health is described.
+    async fn asked(
+        listener: &TcpListener,
+        millis: u64,
+        kind: RequestKind,
+    ) -> (Option<Result<Response<Body>, Failure>>, Option<String>) {
         let target = Target::parse(&format!("http://{}", listener.local_addr().expect("bound"))).expect("a target");
         let health = Arc::<Health>::default();
         let room = Room::new(0, Hook::new(Arc::new(|_| false)));
         let client = UpstreamClient::new(target, Arc::clone(&health), room, Arc::default());
-        {
-            let request =
-                Outgoing { bytes: Vec::new(), is_head: false, endpoint: EndpointClass::Leaf, kind, peer: None };
-            let asked = timeout(Duration::from_millis(millis), client.send(&request)).await;
-            assert!(asked.is_err(), "the server answers nothing");
-        }
-        health.failure()
+        let request = Outgoing { bytes: Vec::new(), is_head: false, endpoint: EndpointClass::Leaf, kind, peer: None };
+        let answer = timeout(Duration::from_millis(millis), client.send(&request)).await;
+        (answer.ok(), health.failure())
+    }
+
+    /// Asks a server that does not answer, and gives up after this time. Returns how the server's health is described.
+    async fn given_up_after(millis: u64, kind: RequestKind) -> Option<String> {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let (answer, health) = asked(&listener, millis, kind).await;
+        assert!(answer.is_none(), "the server answers nothing");
+        health
+    }
+
+    #[tokio::test]
+    async fn a_head_that_a_pod_can_make_too_large_says_nothing_about_the_server() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let server = async {
+            let (mut far, _) = listener.accept().await.expect("a connection");
+            let head = format!("HTTP/1.1 301 Moved\r\nLocation: /?{}\r\n\r\n", "x".repeat(5000));
+            far.write_all(head.as_bytes()).await.expect("it is open");
+            far
+        };
+        let ((answer, health), _far) = tokio::join!(asked(&listener, 10_000, RequestKind::Ordinary), server);
+        assert!(matches!(answer, Some(Err(Failure::HeadTooLarge))), "{answer:?}");
+        assert_eq!(health, None);
     }
 
     #[tokio::test(start_paused = true)]
@@ -281,12 +308,26 @@ mod tests {
         }
     }
 
+    /// A connection to this listener.
+    async fn connected(listener: &TcpListener) -> TcpStream {
+        let addr = listener.local_addr().expect("bound");
+        connect_to(&Target::parse(&format!("http://{addr}")).expect("a target")).await.expect("a connection")
+    }
+
+    #[tokio::test]
+    async fn a_closed_connection_does_not_keep_its_port() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let stream = connected(&listener).await;
+        let (mut far, _) = listener.accept().await.expect("a connection");
+        drop(stream);
+        let end = far.read(&mut [0]).await.expect_err("an end without TIME_WAIT");
+        assert_eq!(end.kind(), io::ErrorKind::ConnectionReset);
+    }
+
     #[tokio::test]
     async fn a_vanished_server_is_noticed_within_a_minute() {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-        let addr = listener.local_addr().expect("bound");
-        let stream =
-            connect_to(&Target::parse(&format!("http://{addr}")).expect("a target")).await.expect("a connection");
+        let stream = connected(&listener).await;
         let socket = SockRef::from(&stream);
         assert!(socket.keepalive().expect("an option"));
         assert_eq!(socket.tcp_keepalive_time().expect("an option"), KEEPALIVE_IDLE);

@@ -120,7 +120,12 @@ fn outgoing(request: &Request) -> Outgoing {
     add(&METADATA_FLAVOR, &GOOGLE);
     forwarded(&request.headers).for_each(|(name, value)| add(&name, value));
     bytes.extend_from_slice(b"\r\n");
-    Outgoing { bytes, is_head, endpoint: request.into(), kind: kind_of(request), peer: request.peer }
+    let kind = kind_of(request);
+    if matches!(kind, RequestKind::Hanging { .. }) {
+        // It may wait for hours.
+        bytes.shrink_to_fit();
+    }
+    Outgoing { bytes, is_head, endpoint: request.into(), kind, peer: request.peer }
 }
 
 /// The response as passed on, without cookies. Clients share upstream connections, cached values and watches, so a cookie

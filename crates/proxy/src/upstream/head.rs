@@ -66,7 +66,9 @@ impl Head {
         }
         let has_body = !is_head && !status.is_informational() && !matches!(status.as_u16(), 204 | 304);
         let framing = if has_body { hop.framing()? } else { Framing::Length(0) };
-        Ok(Some(Self { status, headers, is_kept: hop.is_kept(&framing), framing }))
+        // Some servers send a body after HEAD. It may arrive later, and would be the next response.
+        let is_kept = !is_head && hop.is_kept(&framing);
+        Ok(Some(Self { status, headers, framing, is_kept }))
     }
 }
 
