@@ -11,7 +11,6 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use http::Response;
 use http_body::{Frame, SizeHint};
 use tokio::time::{Instant, Sleep};
 
@@ -46,23 +45,22 @@ impl UpstreamBody {
     }
 }
 
-/// Reads a response body: buffers it if it has at most [`MAX_BUFFERED_BYTES`] and there is room for it, otherwise
-/// streams it. Without an account, only bodies that need no room are buffered.
-pub(super) async fn read(
-    response: Response<Incoming>,
-    account: Option<Account>,
-) -> Result<Response<UpstreamBody>, Failure> {
-    let (head, mut incoming) = response.into_parts();
-    let body = match buffer(&mut incoming, account).await? {
-        Buffered::Whole(bytes) => UpstreamBody::Whole(bytes),
-        Buffered::TooMuch(begun) => UpstreamBody::Streamed(Streamed::new(begun, incoming)),
-    };
-    Ok(Response::from_parts(head, body))
+/// What [`buffer`] has read of a body.
+pub(super) enum Buffered {
+    /// All of it.
+    Whole(Bytes),
+    /// Its beginning.
+    TooMuch(Bytes),
 }
 
-enum Buffered {
-    Whole(Bytes),
-    TooMuch(Bytes),
+impl Buffered {
+    /// The body whose beginning this is. The rest comes from `incoming`.
+    pub(super) fn before(self, incoming: Incoming) -> UpstreamBody {
+        match self {
+            Self::Whole(bytes) => UpstreamBody::Whole(bytes),
+            Self::TooMuch(begun) => UpstreamBody::Streamed(Streamed::new(begun, incoming)),
+        }
+    }
 }
 
 /// Room for a growing body.
@@ -104,7 +102,9 @@ impl Buffering {
     }
 }
 
-async fn buffer(incoming: &mut Incoming, account: Option<Account>) -> Result<Buffered, Failure> {
+/// Reads a response body to its end if it has at most [`MAX_BUFFERED_BYTES`] and there is room for it, otherwise its beginning.
+/// Without an account, only bodies that need no room are read to their end.
+pub(super) async fn buffer(incoming: &mut Incoming, account: Option<Account>) -> Result<Buffered, Failure> {
     let announced = incoming.announced().map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX));
     let mut buffering = Buffering::new(account);
     if !buffering.allows(announced.unwrap_or(0), announced.unwrap_or(MAX_BUFFERED_BYTES)) {

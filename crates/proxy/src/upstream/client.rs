@@ -15,7 +15,7 @@ use tokio::net::{TcpSocket, TcpStream, lookup_host};
 use tokio::time::{Timeout, timeout};
 
 use super::Health;
-use super::body::{self, UpstreamBody};
+use super::body::{UpstreamBody, buffer};
 use super::connection::Connection;
 use super::exchange::{Incoming, exchange};
 use super::metrics::UpstreamMetrics;
@@ -116,9 +116,10 @@ impl UpstreamClient {
         match request.kind {
             RequestKind::Ordinary => {
                 let answered = async {
-                    let response = self.exchange(request).await?;
+                    let mut response = self.exchange(request).await?;
                     timer.first_byte(response.status());
-                    body::read(response, Some(self.room.account(request.peer))).await
+                    let read = buffer(response.body_mut(), Some(self.room.account(request.peer))).await?;
+                    Ok(response.map(|incoming| read.before(incoming)))
                 };
                 let outcome = bounded(UPSTREAM_TIMEOUT, answered).await;
                 if matches!(outcome, Err(Failure::TimedOut(_))) {
@@ -129,13 +130,14 @@ impl UpstreamClient {
             }
             RequestKind::Hanging { timeout_sec } => {
                 let exchange = self.exchange(request);
-                let response = match timeout_sec {
+                let mut response = match timeout_sec {
                     Some(seconds) => bounded(Duration::from_secs(seconds.into()) + HANGING_MARGIN, exchange).await?,
                     None => exchange.await?,
                 };
                 timer.first_byte(response.status());
                 // A watch has many readers, so its layer buffers and charges the response.
-                bounded(UPSTREAM_TIMEOUT, body::read(response, None)).await
+                let read = bounded(UPSTREAM_TIMEOUT, buffer(response.body_mut(), None)).await?;
+                Ok(response.map(|incoming| read.before(incoming)))
             }
         }
     }

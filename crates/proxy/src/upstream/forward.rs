@@ -8,6 +8,7 @@ use std::task::{Context, Poll};
 
 use http::Response;
 use http::header::{self, HeaderName, HeaderValue};
+use tokio_util::either::Either;
 use tower::Service;
 
 use super::Values;
@@ -59,15 +60,12 @@ impl Forward {
     /// Sends a request to the upstream. What waits for the response keeps no more of the request than what is sent, because it
     /// may wait for hours, and the request shares the read buffer of its connection.
     pub fn ask(&self, request: &Request) -> impl Future<Output = Result<Response<Body>, Failure>> + Send + use<> {
-        let answer = match &self.to {
-            To::Server(client) => Err((Arc::clone(client), outgoing(request))),
-            To::Values(values) => Ok(values.answer(request)),
-        };
-        async move {
-            match answer {
-                Ok(answer) => Ok(answer),
-                Err((client, request)) => client.send(&request).await.map(clean),
+        match &self.to {
+            To::Server(client) => {
+                let (client, request) = (Arc::clone(client), outgoing(request));
+                Either::Left(async move { client.send(&request).await.map(clean) })
             }
+            To::Values(values) => Either::Right(ready(Ok(values.answer(request)))),
         }
     }
 }
