@@ -152,7 +152,10 @@ impl Filters {
 fn limit(
     shared: &Shared,
     filters: Filters,
-) -> Limit<impl Fn(&Request) -> bool + Send + Sync + use<>, impl Fn(&Request) -> bool + Send + Sync + use<>> {
+) -> Limit<
+    impl Fn(&Request) -> bool + Send + Sync + 'static + use<>,
+    impl Fn(&Request) -> bool + Send + Sync + 'static + use<>,
+> {
     let concealment = Arc::clone(&shared.concealment);
     let connections = Arc::clone(&shared.limits.connections);
     Limit {

@@ -112,8 +112,8 @@ impl<S, P, H, B> Service<Box<Request>> for InFlight<S, P, H>
 where
     S: Service<Box<Request>, Response = Response<B>, Error = Error, Future: Send + 'static> + Clone + Send + 'static,
     B: AtHand + Send + 'static,
-    P: Fn(&Request) -> bool,
-    H: Fn(&Request) -> bool,
+    P: Fn(&Request) -> bool + Send + Sync + 'static,
+    H: Fn(&Request) -> bool + Send + Sync + 'static,
 {
     type Response = Response<SeatedBody<B>>;
     type Error = Error;
@@ -143,7 +143,11 @@ where
                     // The service that `poll_ready` made ready is moved into the future. Its clone, which is not ready,
                     // takes its place.
                     let unready = self.inner.clone();
-                    return Outcome::pending(wait(Arc::clone(seats), mem::replace(&mut self.inner, unready), request));
+                    return Outcome::pending(wait(
+                        Arc::clone(&self.limit),
+                        mem::replace(&mut self.inner, unready),
+                        request,
+                    ));
                 }
             }
         };
@@ -152,15 +156,18 @@ where
 }
 
 /// Waits for a seat, then passes the request on. `inner` is ready.
-async fn wait<S, B>(seats: Arc<Seats>, mut inner: S, request: Box<Request>) -> SeatedResponse<B>
+async fn wait<S, B, P, H>(limit: Arc<Limit<P, H>>, mut inner: S, request: Box<Request>) -> SeatedResponse<B>
 where
     S: Service<Box<Request>, Response = Response<B>, Error = Error>,
     B: AtHand,
+    H: Fn(&Request) -> bool,
 {
-    let Ok(seat) = timeout(MAX_WAIT, seats.next_free(request.client())).await else {
+    let Ok(seat) = timeout(MAX_WAIT, Arc::clone(&limit.seats).next_free(request.client())).await else {
         return Err(Overload::InFlight.into());
     };
-    ResponseFuture { inner: inner.call(request), seat: Some(seat) }.await
+    // Judged again: the policy may have changed meanwhile, and a watch would hold its seat for as long as it lasts.
+    let seat = Some(seat).filter(|_| !(limit.hangs)(&request));
+    ResponseFuture { inner: inner.call(request), seat }.await
 }
 
 pin_project! {
@@ -373,6 +380,35 @@ mod tests {
             other.abort();
             sleep(SEARCH_INTERVAL * 2).await;
         }
+    }
+
+    /// The policy that dropped `wait_for_change` is replaced by one that does not.
+    #[tokio::test(start_paused = true)]
+    async fn a_request_that_begins_to_hang_while_it_waits_for_a_seat_takes_none() {
+        let (seats, may_hang) = (Seats::new(1), Arc::new(AtomicBool::new(false)));
+        let hangs = {
+            let may_hang = Arc::clone(&may_hang);
+            move |_: &Request| may_hang.load(Relaxed)
+        };
+        let limit = Limit {
+            seats: Arc::clone(&seats),
+            needs_none: |_: &Request| false,
+            hangs,
+            make_room: MakeRoom::new(|_| false),
+        };
+        let (taken, inner) =
+            (seats.admit(Some([10, 0, 0, 1].into())), service_fn(|_: Box<Request>| std::future::pending()));
+        let path = "/computeMetadata/v1/instance/id";
+        let request = Request::own(Endpoint::Leaf, path, Query::default(), Principal::Node);
+        let service = layer::<_, _, _>(&Arc::new(limit)).layer(inner);
+        let watches =
+            tokio::spawn(async { service.oneshot(request.into()).await.map(|_: Response<SeatedBody<Body>>| ()) });
+        settle().await;
+        assert_eq!((seats.taken(), seats.waiting()), (1, 1));
+        may_hang.store(true, Relaxed);
+        drop(taken);
+        settle().await;
+        assert_eq!((seats.taken(), seats.waiting(), watches.is_finished()), (0, 0, false));
     }
 
     #[tokio::test]
