@@ -100,9 +100,15 @@ pub enum TokenFailure {
     /// The source has no tokens for this caller.
     #[error("it has no tokens for this caller")]
     ForeignPrincipal,
-    /// A step of the exchange for a pod's own token failed.
-    #[error(transparent)]
-    Exchange(#[from] ExchangeFailure),
+    /// A step of the exchange for a pod's own token failed, and is not tried again for this time.
+    #[error("{0}")]
+    Exchange(ExchangeFailure, Duration),
+}
+
+impl From<ExchangeFailure> for TokenFailure {
+    fn from(failure: ExchangeFailure) -> Self {
+        Self::Exchange(failure, Duration::ZERO)
+    }
 }
 
 /// The step of the exchange for a pod's own token that failed, and the reason.
@@ -156,24 +162,34 @@ impl TokenFailure {
             Self::Expired => "token_expired",
             Self::Resting => "upstream_resting",
             Self::ForeignPrincipal => "foreign_principal",
-            Self::Exchange(failure) => failure.label(),
+            Self::Exchange(failure, _) => failure.label(),
         }
     }
 
     /// Advice for operators, as the end of a sentence, or an empty string.
     pub fn advice(&self) -> &'static str {
         match self {
-            Self::Exchange(failure) if !matches!(failure, ExchangeFailure::Account(_)) => {
+            Self::Exchange(failure, _) if !matches!(failure, ExchangeFailure::Account(_)) => {
                 "; `gce-metadata-proxy identity doctor` on this node says which step fails"
             }
             _ => "",
         }
     }
 
+    /// Time for which requests fail in the same way, if that is known. At most 90 s, as the steps of an exchange rest.
+    pub fn rests(&self) -> Duration {
+        match self {
+            Self::Exchange(_, rests) => *rests,
+            Self::Upstream(_) | Self::NotAToken(_) | Self::Expired | Self::Resting | Self::ForeignPrincipal => {
+                Duration::ZERO
+            }
+        }
+    }
+
     /// The subject of the sentence that something is not available.
     pub fn what(&self) -> &'static str {
         match self {
-            Self::Exchange(_) => OWN_TOKEN,
+            Self::Exchange(..) => OWN_TOKEN,
             Self::Expired => "The token",
             Self::Upstream(_) | Self::NotAToken(_) | Self::Resting | Self::ForeignPrincipal => "The metadata server",
         }

@@ -4,6 +4,7 @@ use std::fmt;
 use std::ops::Range;
 use std::pin::Pin;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{self, HeaderValue};
@@ -72,6 +73,11 @@ impl AtHand for Body {
             Self::Streamed(_) => None,
         }
     }
+}
+
+/// The value of `Retry-After` for this time: whole seconds, rounded up, and at least one.
+pub fn retry_after(time: Duration) -> HeaderValue {
+    HeaderValue::from((time.as_secs() + u64::from(time.subsec_nanos() > 0)).max(1))
 }
 
 /// Capacities of a header map that is reused for a response: at least enough for the proxy's headers, and

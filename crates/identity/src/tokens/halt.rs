@@ -8,7 +8,7 @@ use http::{Response, StatusCode};
 
 use super::rest::Rest;
 use http_client::retry_after;
-use proxy::failure::{ExchangeFailure, Withheld};
+use proxy::failure::{ExchangeFailure, TokenFailure, Withheld};
 use proxy::reply::{self, Body};
 use proxy::tokens::{NoToken, Refused};
 
@@ -107,15 +107,25 @@ pub(super) fn refused(status: StatusCode, text: impl Into<String>) -> NoToken {
     NoToken::Refused(Arc::new(copied(reply::sentence(status, text.into()))))
 }
 
-/// The answer while a step rests for this long: a `Retry-After` that is passed on is not shorter.
+/// The answer while a step rests for this long: its `Retry-After` is not shorter, except that of a refusal without one.
 pub(super) fn resting(why: NoToken, left: Duration) -> NoToken {
-    let NoToken::Refused(refused) = &why else { return why };
-    let seconds = left.as_secs() + u64::from(left.subsec_nanos() > 0);
-    if retry_after(&refused.headers).is_none_or(|named| named.as_secs() >= seconds) {
+    let refused = match &why {
+        NoToken::Refused(refused) => refused,
+        NoToken::Failed(failed) => {
+            return match &**failed {
+                TokenFailure::Exchange(failure, rests) if *rests < left => {
+                    TokenFailure::Exchange(failure.clone(), left).into()
+                }
+                _ => why,
+            };
+        }
+        NoToken::Overloaded(_) => return why,
+    };
+    if retry_after(&refused.headers).is_none_or(|named| named >= left) {
         return why;
     }
     let mut headers = refused.headers.clone();
-    headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+    headers.insert(header::RETRY_AFTER, reply::retry_after(left));
     let Refused { status, ref body, withheld, .. } = **refused;
     NoToken::Refused(Arc::new(Refused { status, headers, body: body.clone(), withheld }))
 }

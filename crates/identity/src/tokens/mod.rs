@@ -27,7 +27,7 @@
 //! | IAM refuses | its status, with Google's text | after 5 s, doubling to 60 s |
 //! | IAM does not accept the federated token | 503 | with a new one, at most once a minute |
 //! | 429 from Google | 503 with `Retry-After` | after that; doubling from 1 to 30 s; if no pod waits, after minutes (`quota.rs`) |
-//! | 429 from the API server, or 503 with `Retry-After` | 503 | after that; doubling to 60 s with a valid token; each account by itself |
+//! | 429 from the API server, or 503 with `Retry-After` | 503 with `Retry-After` | after that; doubling to 60 s with a valid token; each account by itself |
 //! | no response, or a server error | 503 | after 0.6 to 0.9 s |
 //! | a server fails for several workloads | 503 at once | once a second by one of them (`server.rs`) |
 //!
@@ -168,7 +168,7 @@ impl WorkloadSource {
         let fetched = self.token(&steps, key, deadline, urgency).await;
         fetched.map_err(|why| match &why {
             NoToken::Failed(failure) => match **failure {
-                TokenFailure::Exchange(ExchangeFailure::Slow(None, time)) => {
+                TokenFailure::Exchange(ExchangeFailure::Slow(None, time), _) => {
                     no_token(ExchangeFailure::Slow(Some(steps.awaited()), time))
                 }
                 _ => why,

@@ -224,7 +224,8 @@ fn is_its_own(why: &NoToken) -> bool {
     match why {
         NoToken::Refused(refused) => refused.withheld == Some(Withheld::Project),
         NoToken::Failed(failure) => {
-            matches!(**failure, TokenFailure::Exchange(ExchangeFailure::Account(_) | ExchangeFailure::Kubernetes(_)))
+            use ExchangeFailure::{Account, Kubernetes};
+            matches!(**failure, TokenFailure::Exchange(Account(_) | Kubernetes(_), _))
         }
         NoToken::Overloaded(_) => false,
     }

@@ -4,6 +4,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use http::header::{self, HeaderValue};
 use http::{Request, Response, StatusCode};
@@ -211,7 +212,11 @@ fn answer(error: &Error) -> Response<Body> {
             response.headers_mut().insert(header::ALLOW, HeaderValue::from_static("GET, HEAD"));
         }
         StatusCode::SERVICE_UNAVAILABLE => {
-            response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+            let rests = match error {
+                Error::Token(failure) => failure.rests(),
+                _ => Duration::ZERO,
+            };
+            response.headers_mut().insert(header::RETRY_AFTER, reply::retry_after(rests));
         }
         _ => {}
     }
@@ -229,7 +234,7 @@ mod tests {
 
     use super::*;
     use crate::error::AccountError;
-    use crate::failure::{Failure, TokenFailure, Withheld};
+    use crate::failure::{ExchangeFailure, Failure, TokenFailure, Withheld};
     use crate::tokens::Refused;
     use protocol::metadata::path::PathError;
     use protocol::metadata::{CallingPod, Malformed, Missing, RequestError, Unidentified};
@@ -320,6 +325,15 @@ mod tests {
         let response = answer(&Failure::CutShort.into());
         assert_eq!(response.headers()["retry-after"], "1");
         assert!(body_of(response).starts_with("The metadata server is not available: "));
+    }
+
+    #[test]
+    fn a_step_of_an_exchange_sets_retry_after_for_as_long_as_it_rests() {
+        for (millis, seconds) in [(0, "1"), (700, "1"), (6_001, "7"), (90_000, "90")] {
+            let failure = ExchangeFailure::Kubernetes("no".to_owned());
+            let failure = TokenFailure::Exchange(failure, Duration::from_millis(millis));
+            assert_eq!(answer(&Error::Token(Arc::new(failure))).headers()["retry-after"], seconds);
+        }
     }
 
     #[test]

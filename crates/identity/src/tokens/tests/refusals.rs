@@ -184,6 +184,29 @@ async fn a_pod_gets_its_token_when_the_api_server_wants_to_be_asked_again() {
     }
 }
 
+/// Whichever of its tokens a pod asks for: the steps behind the API server's have not begun.
+#[tokio::test(start_paused = true)]
+async fn a_pod_is_told_how_long_the_step_still_rests_that_failed() {
+    for (kubernetes, least, most) in [
+        (Does::PutOff(503, "7"), 7_000, 10_500),
+        (Does::PutOff(503, "0"), 600, 900),
+        (Does::Refuse(403, ""), 10_000, 10_000),
+    ] {
+        let lab = Lab::new(GOOGLE_ACCOUNT);
+        lab.servers.change(|script| (script.kubernetes, script.delay) = (kubernetes, Duration::ZERO));
+        let rests = async |what| match lab.ask(what).await {
+            Err(NoToken::Failed(why)) => why.rests().as_millis(),
+            other => panic!("{other:?}"),
+        };
+        let told = rests(TOKEN).await;
+        assert!((least..=most).contains(&told), "{told}");
+        sleep(Duration::from_millis(400)).await;
+        let rest = [rests(TOKEN).await, rests("default/token?scopes=a").await];
+        assert!(rest.iter().all(|rest| (told - 410..=told - 390).contains(rest)), "{told}, then {rest:?}");
+        assert_eq!(lab.servers.counts(), [1, 0, 0]);
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_workload_pays_for_iam_and_for_exchanges_that_name_its_project() {
     let lab = Lab::new(GOOGLE_ACCOUNT);

@@ -289,7 +289,7 @@ fn remembered_for(why: &NoToken) -> Duration {
     match why {
         NoToken::Refused(refused) if refused.status == StatusCode::NOT_FOUND => UNKNOWN_ACCOUNT_TTL,
         NoToken::Refused(refused) if !refused.status.is_server_error() => REFUSAL_TTL,
-        NoToken::Failed(failure) if matches!(**failure, TokenFailure::Resting | TokenFailure::Exchange(_)) => {
+        NoToken::Failed(failure) if matches!(**failure, TokenFailure::Resting | TokenFailure::Exchange(..)) => {
             Duration::from_millis(fastrand::u64(RESTING_TTL_MILLIS))
         }
         NoToken::Refused(_) | NoToken::Failed(_) | NoToken::Overloaded(_) => {
