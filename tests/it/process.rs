@@ -4,6 +4,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use mock::Fault;
+use operator::pages::MAX_ADMIN_CONNECTIONS;
 use rustix::process::Signal;
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::net::TcpListener;
@@ -247,6 +248,21 @@ async fn operators_find_their_pages() {
     assert_eq!(metrics.header("content-type"), Some("text/plain; version=0.0.4; charset=utf-8"));
     assert!(metrics.body.contains("metadata_proxy_build_info{version="));
     proxy.stop().await;
+}
+
+#[tokio::test]
+async fn the_log_says_that_it_was_operators_whose_connections_were_shed() {
+    let mock = upstream().await;
+    let upstream = format!("http://{}", mock.addr());
+    let args = ["--addr=127.0.0.1:0", "--metrics-addr=127.0.0.1:0", "--upstream", &upstream];
+    let mut binary = Binary::start(&args);
+    let addr = Binary::addr_in(&binary.stderr_line("serving operators").await);
+    let mut idle = Vec::new();
+    for _ in 0..=MAX_ADMIN_CONNECTIONS {
+        idle.push(Connection::open(addr).await);
+    }
+    let line = binary.stderr_line("overloaded").await;
+    assert!(line.contains("listener=\"operators\" reason=\"idle_connection\""), "{line}");
 }
 
 #[tokio::test]

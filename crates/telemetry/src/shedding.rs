@@ -65,6 +65,8 @@ struct Overload {
 /// Counts and logs requests and connections that are refused or closed under overload.
 #[derive(Debug)]
 pub struct Shedding {
+    /// Whose listener it is, for the log.
+    listener: &'static str,
     sheds: Counters<Shed>,
     resets: IntCounter,
     overloads: Mutex<[Option<Overload>; Shed::ALL.len()]>,
@@ -75,11 +77,17 @@ impl Shedding {
     /// Registers its metrics. Log lines name the busiest of these clients.
     pub fn new(registry: &Registry, talkers: Arc<Talkers>) -> Self {
         Self {
+            listener: "pods",
             sheds: registry.counters(&table::SHEDS),
             resets: registry.counter(&table::RESETS),
             overloads: Mutex::new([None; Shed::ALL.len()]),
             talkers,
         }
+    }
+
+    /// Of the listener for operators: only logs.
+    pub fn of_operators() -> Self {
+        Self { listener: "operators", ..Self::default() }
     }
 
     /// Counts a shed, and logs it at most once a minute for each reason.
@@ -104,6 +112,7 @@ impl Shedding {
             |talker: &Talker| format!("{}: {} requests, {} shed", talker.address, talker.requests, talker.sheds);
         let talkers: Vec<String> = talkers.iter().map(described).collect();
         tracing::warn!(
+            listener = self.listener,
             reason = reason.label(),
             count,
             peer = peer.map(tracing::field::display),
@@ -118,8 +127,8 @@ impl Shedding {
         for (reason, overload) in Shed::ALL.into_iter().zip(over) {
             let Some(Overload { began, last, unlogged, total, .. }) = overload else { continue };
             let seconds = last.saturating_duration_since(began).as_secs();
-            let (reason, count) = (reason.label(), unlogged);
-            tracing::info!(reason, count, total, seconds, "overload is over: nothing was shed for a minute");
+            let (listener, reason, count) = (self.listener, reason.label(), unlogged);
+            tracing::info!(listener, reason, count, total, seconds, "overload is over: nothing was shed for a minute");
         }
     }
 

@@ -148,12 +148,12 @@ impl Connections {
         connections
     }
 
-    /// Limits the number of connections of operators, which are counted nowhere. A newcomer replaces the connection that is idle
+    /// Limits the number of connections of operators, which are counted nowhere; what is shed is logged. A newcomer replaces the connection that is idle
     /// for longest, however short that is: each address in the cluster may hold one, and the kubelet ends a process whose probe
     /// gets none.
     pub fn of_operators(limit: usize) -> Arc<Self> {
         let open = Open::new(limit, usize::MAX, Duration::ZERO);
-        Self::with(open, Arc::default(), Arc::default(), &Registry::default())
+        Self::with(open, Arc::default(), Shedding::of_operators().into(), &Registry::default())
     }
 
     fn with(open: Open, pressure: Arc<Pressure>, shedding: Arc<Shedding>, registry: &Registry) -> Arc<Self> {
