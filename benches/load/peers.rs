@@ -233,12 +233,11 @@ fn write(world: &World<'_>, name: &str, bytes: &[u8]) -> io::Result<String> {
 
 /// Builds the binary that is in the image: it has another C library than a plain release build, which costs something else.
 pub async fn build() -> io::Result<PathBuf> {
-    let built = target().join("load/gce-metadata-proxy");
+    let binary = target().join("load/gce-metadata-proxy");
     let mut build = tokio::process::Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/image/build-binary"));
-    build.arg("").arg(&built).env("CARGO_TARGET_DIR", target());
-    if build.status().await?.success() {
-        Ok(built)
-    } else {
-        Err(io::Error::other("the image's binary cannot be built"))
+    build.arg("").arg(&binary).env("CARGO_TARGET_DIR", target());
+    if !build.status().await?.success() {
+        return Err(io::Error::other("the image's binary cannot be built"));
     }
+    Ok(binary)
 }
