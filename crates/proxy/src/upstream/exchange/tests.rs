@@ -9,10 +9,14 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::task::yield_now;
 
+use base::hook::Hook;
+
+use super::super::body::{self, UpstreamBody};
 use super::super::connection::Connection;
 use super::super::pool::Pool;
 use super::*;
 use crate::failure::MAX_HEAD_BYTES;
+use crate::room::{Room, SMALL_BYTES};
 
 /// A response: status, headers, body.
 type Answer = (u16, HeaderMap, Vec<u8>);
@@ -134,6 +138,25 @@ async fn an_unread_body_closes_the_connection() {
     far.read_exact(&mut [0; GET.len()]).expect("the request");
     drop(response);
     assert_eq!((far.read(&mut [0]).expect("the end"), pool.size()), (0, 0));
+}
+
+#[tokio::test]
+async fn a_chunked_body_holds_the_room_of_its_own_size() {
+    let room = Room::new(1 << 20, Hook::new(Arc::new(|_| false)));
+    for (bytes, used) in [(SMALL_BYTES, 0), (SMALL_BYTES + 1, SMALL_BYTES + 1)] {
+        let (connection, far) = Connection::pair();
+        let chunk = format!("{bytes:x}\r\n{}\r\n0\r\n\r\n", "x".repeat(bytes));
+        let pieces = [b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", chunk.as_bytes()];
+        let client = async {
+            let response = exchange(Arc::<Pool>::default().lease(connection), GET, false).await?;
+            body::read(response, Some(room.account(None))).await
+        };
+        let (response, ()) = tokio::join!(client, play(far, &pieces));
+        let response = response.expect("a response");
+        assert!(matches!(response.body(), UpstreamBody::Whole(body) if body.len() == bytes));
+        assert_eq!(room.used(), used);
+    }
+    assert_eq!(room.used(), 0);
 }
 
 #[tokio::test]
