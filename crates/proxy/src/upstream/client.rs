@@ -241,24 +241,32 @@ where
 
 #[cfg(test)]
 mod tests {
+    use std::future::pending;
+
     use base::hook::Hook;
+    use tokio::io::AsyncWriteExt;
     use tokio::net::TcpListener;
 
     use super::*;
 
-    /// Asks a server that does not answer, and gives up after this time. Returns how the server's health is described.
-    async fn given_up_after(millis: u64, kind: RequestKind) -> Option<String> {
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    /// A client of the server that listens there, and what it says of the server's health.
+    fn client_of(listener: &TcpListener) -> (UpstreamClient, Arc<Health>) {
         let target = Target::parse(&format!("http://{}", listener.local_addr().expect("bound"))).expect("a target");
         let health = Arc::<Health>::default();
         let room = Room::new(0, Hook::new(Arc::new(|_| false)));
-        let client = UpstreamClient::new(target, Arc::clone(&health), room, Arc::default());
-        {
-            let request =
-                Outgoing { bytes: Vec::new(), is_head: false, endpoint: EndpointClass::Leaf, kind, peer: None };
-            let asked = timeout(Duration::from_millis(millis), client.send(&request)).await;
-            assert!(asked.is_err(), "the server answers nothing");
-        }
+        (UpstreamClient::new(target, Arc::clone(&health), room, Arc::default()), health)
+    }
+
+    fn request(kind: RequestKind) -> Outgoing {
+        Outgoing { bytes: b"GET".to_vec(), is_head: false, endpoint: EndpointClass::Leaf, kind, peer: None }
+    }
+
+    /// Asks a server that does not answer, and gives up after this time. Returns how the server's health is described.
+    async fn given_up_after(millis: u64, kind: RequestKind) -> Option<String> {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let (client, health) = client_of(&listener);
+        let asked = timeout(Duration::from_millis(millis), client.send(&request(kind))).await;
+        assert!(asked.is_err(), "the server answers nothing");
         health.failure()
     }
 
@@ -278,6 +286,27 @@ mod tests {
             (60_000, RequestKind::Hanging { timeout_sec: Some(60) }),
         ] {
             assert_eq!(given_up_after(millis, kind).await, None, "{millis} {kind:?}");
+        }
+    }
+
+    /// A hanging GET waits for the change, but not for the rest of a response that has begun.
+    #[tokio::test(start_paused = true)]
+    async fn a_server_that_stops_within_a_small_response_has_timed_out() {
+        for kind in [RequestKind::Ordinary, RequestKind::Hanging { timeout_sec: None }] {
+            let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+            let client = client_of(&listener).0;
+            let server = async {
+                let mut stream = listener.accept().await.expect("a connection").0;
+                let begun = b"HTTP/1.1 200 OK\r\nMetadata-Flavor: Google\r\nContent-Length: 5\r\n\r\nhalf";
+                stream.write_all(begun).await.expect("it is open");
+                pending::<()>().await;
+            };
+            let outgoing = request(kind);
+            let asked = timeout(2 * UPSTREAM_TIMEOUT, client.send(&outgoing));
+            tokio::select! {
+                () = server => unreachable!("it stays"),
+                answer = asked => assert!(matches!(answer, Ok(Err(Failure::TimedOut(UPSTREAM_TIMEOUT)))), "{kind:?}"),
+            }
         }
     }
 
