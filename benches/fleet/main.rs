@@ -11,15 +11,17 @@ mod report;
 mod scenarios;
 mod servers;
 
+use std::process::ExitCode;
+
 use tokio::time::Instant;
 
 use scenarios::{NAMES, Size};
 
-fn main() {
+fn main() -> ExitCode {
     if !cfg!(debug_assertions) {
         // The clock of a release build is the kernel's.
         eprintln!("fleet: run it with `cargo bench --profile fleet --bench fleet`");
-        return;
+        return ExitCode::SUCCESS;
     }
     let mut size = Size { nodes: 1000, pods: 30, quota: 1200 };
     let (mut names, mut has_plots) = (Vec::new(), false);
@@ -40,6 +42,7 @@ fn main() {
     #[cfg(debug_assertions)]
     base::clock::never_suspend();
     println!("{}", report::HEAD);
+    let mut exceeded = Vec::new();
     for name in names {
         // Outside of the runtime, which has a clock of its own.
         let began = Instant::now();
@@ -50,8 +53,13 @@ fn main() {
         if has_plots {
             println!("\n{}", outcome.plot());
         }
+        exceeded.extend(outcome.exceeded());
         eprintln!("{name}: {:.0} s, {} MiB", began.elapsed().as_secs_f64(), memory());
     }
+    for bound in &exceeded {
+        eprintln!("exceeded in {bound}");
+    }
+    if exceeded.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 /// Most memory so far, in MiB.

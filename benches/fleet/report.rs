@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
 
 use crate::pods::Seen;
 use crate::scenarios::Size;
@@ -43,10 +44,39 @@ impl Outcome {
         }
     }
 
+    fn sum(&self, of: fn(&Minute) -> u32) -> u64 {
+        self.minutes.iter().map(|minute| u64::from(of(minute))).sum()
+    }
+
+    fn peak(&self) -> Minute {
+        self.minutes.iter().max_by_key(|minute| minute.exchanges).copied().unwrap_or_default()
+    }
+
+    /// The bounds of `benches/README.md` that were exceeded. None is known for a quota that does not suffice.
+    pub fn exceeded(&self) -> Vec<String> {
+        let (accounts, quota) = (u64::from(self.size.nodes) * u64::from(self.size.pods), u64::from(self.size.quota));
+        let is = |names: &[&str]| names.contains(&&*self.name);
+        let is_calm = is(&["steady", "rollout", "one-account"]);
+        let has_enough = is_calm || is(&["sts-down"]);
+        let last = self.first.last().map_or(0, |seconds| Duration::from_secs_f64(*seconds).as_secs());
+        let bounds = [
+            (true, "refusals of pods with 429", self.throttled as u64, 0),
+            (has_enough || is(&["cold-start", "cron"]), "lost tokens", self.lost as u64, 0),
+            (has_enough, "refusals of pods with 503", self.refused as u64, 0),
+            (has_enough, "exchanges in a minute", self.peak().exchanges.into(), quota),
+            (is_calm, "exchanges that were not due", self.sum(|minute| minute.early), 0),
+            // 1.2 times as long as the quota needs.
+            (is(&["cold-start"]), "seconds until the last first token", last, 72 * accounts / quota),
+            (is(&["cold-start"]), "pods without a token", accounts.saturating_sub(self.first.len() as u64), 0),
+        ];
+        let suffices = accounts <= 25 * quota;
+        let exceeded = bounds.into_iter().filter(|(holds, _, found, most)| suffices && *holds && found > most);
+        exceeded.map(|(_, what, found, most)| format!("{}: {found} {what}, at most {most}", self.name)).collect()
+    }
+
     /// A row of the table.
     pub fn row(&self) -> String {
-        let sum = |of: fn(&Minute) -> u32| self.minutes.iter().map(|minute| u64::from(of(minute))).sum::<u64>();
-        let peak = self.minutes.iter().max_by_key(|minute| minute.exchanges).copied().unwrap_or_default();
+        let peak = self.peak();
         let minutes = self.minutes.len().max(1) as u64;
         let first = |percent: usize| {
             let last = self.first.len().saturating_sub(1);
@@ -58,9 +88,9 @@ impl Outcome {
             self.size.nodes,
             self.size.pods,
             self.size.quota,
-            sum(|minute| minute.exchanges),
-            sum(|minute| minute.early),
-            sum(|minute| minute.exchanges) / minutes,
+            self.sum(|minute| minute.exchanges),
+            self.sum(|minute| minute.early),
+            self.sum(|minute| minute.exchanges) / minutes,
             peak.exchanges,
             peak.throttled,
             self.throttled,
@@ -70,7 +100,7 @@ impl Outcome {
             first(50),
             first(99),
             first(100),
-            sum(|minute| minute.kubernetes) / minutes,
+            self.sum(|minute| minute.kubernetes) / minutes,
         )
     }
 

@@ -171,6 +171,8 @@ async fn the_connection_of_a_large_answer_is_used_again() {
         assert!(get(proxy.addr, "/computeMetadata/v1/instance/attributes/large").await.body == value);
     }
     assert_eq!((mock.requests(), mock.connections()), (40, 0), "a connection of the warm start is used again");
+    let abandoned = "metadata_proxy_upstream_duration_seconds_count{endpoint=\"leaf\",outcome=\"abandoned\"}";
+    assert!(proxy.metric(abandoned).await.is_none_or(|count| count < 1.0), "each was read to its end");
 }
 
 #[tokio::test]

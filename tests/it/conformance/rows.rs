@@ -70,7 +70,12 @@ fn discovery() -> Vec<Row> {
             .mock(redirect("v1/instance/"))
             .proxy(redirect("v1/instance/").by_proxy())
             .get("v1/instance?alt=json")
-            .both(redirect("v1/instance/?alt=json").holding("/computeMetadata/v1/instance/")),
+            .both(redirect("v1/instance/?alt=json").holding("/computeMetadata/v1/instance/"))
+            // The proxy does not ask for a tree here, whatever the server has at this path.
+            .get("v1/instance/scheduling?recursive=true")
+            .both(
+                redirect("v1/instance/scheduling/?recursive=true").holding("/computeMetadata/v1/instance/scheduling/"),
+            ),
         row("T10")
             .ask(get("v1/instance").host("metadata"))
             .mock(redirect_under("metadata", "v1/instance/"))

@@ -1,11 +1,15 @@
+use std::future::{pending, ready};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
+use http::HeaderMap;
+use http_body_util::BodyExt;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, advance, sleep};
 
 use super::readers::READ_TIMEOUT;
 use super::*;
 use crate::error::Error;
+use crate::failure::Failure;
 use crate::reply::Body;
 
 const LIMIT: usize = 100_000;
@@ -183,4 +187,30 @@ async fn too_large_a_response_is_not_read_and_a_small_one_needs_no_room() {
     assert_eq!((whole.bytes.len(), room.used()), (LIMIT / 2, LIMIT / 2), "only the made response is charged");
     let small = read(SMALL_BYTES).await.expect("a whole body");
     assert!(small.charge.is_none());
+}
+
+/// A body whose length is not announced, and which ends with these trailers.
+fn unannounced(bytes: usize, end: impl Future<Output = Option<Result<HeaderMap, Failure>>> + Send + 'static) -> Body {
+    Body::Streamed(Box::pin(Body::Whole(vec![b'x'; bytes].into()).map_frame(|frame| frame).with_trailers(end)))
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_body_of_unknown_length_holds_only_what_it_turns_out_to_need() {
+    let room = quiet();
+    let whole =
+        room.account(Some(peer(1))).read(unannounced(20_000, ready(None)), SMALL_BYTES, |bytes| bytes / 2).await;
+    let whole = whole.expect("a whole body");
+    assert_eq!((whole.bytes.len(), room.used()), (20_000, 30_000));
+    drop(whole);
+    assert_eq!(room.used(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_body_that_does_not_end_in_time_is_given_up_and_its_room_released() {
+    let (room, began) = (quiet(), Instant::now());
+    let account = room.account(Some(peer(1)));
+    let read = account.read(unannounced(1, pending()), SMALL_BYTES, |bytes| bytes);
+    let error = timeout(2 * UPSTREAM_TIMEOUT, read).await.expect("in time").expect_err("it is not whole");
+    assert!(matches!(error, Error::Upstream(failure) if matches!(*failure, Failure::Slow(UPSTREAM_TIMEOUT))));
+    assert_eq!((began.elapsed(), room.used()), (UPSTREAM_TIMEOUT, 0));
 }

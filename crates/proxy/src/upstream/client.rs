@@ -248,47 +248,49 @@ where
 
 #[cfg(test)]
 mod tests {
+    use std::future::pending;
+
     use base::hook::Hook;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::TcpListener;
 
     use super::*;
 
-    /// Asks this server. Returns the answer unless the client gives up after this time, and how the server's health is described.
-    async fn asked(
-        listener: &TcpListener,
-        millis: u64,
-        kind: RequestKind,
-    ) -> (Option<Result<Response<Body>, Failure>>, Option<String>) {
+    /// A client of the server that listens there, and what it says of the server's health.
+    fn client_of(listener: &TcpListener) -> (UpstreamClient, Arc<Health>) {
         let target = Target::parse(&format!("http://{}", listener.local_addr().expect("bound"))).expect("a target");
         let health = Arc::<Health>::default();
         let room = Room::new(0, Hook::new(Arc::new(|_| false)));
-        let client = UpstreamClient::new(target, Arc::clone(&health), room, Arc::default());
-        let request = Outgoing { bytes: Vec::new(), is_head: false, endpoint: EndpointClass::Leaf, kind, peer: None };
-        let answer = timeout(Duration::from_millis(millis), client.send(&request)).await;
-        (answer.ok(), health.failure())
+        (UpstreamClient::new(target, Arc::clone(&health), room, Arc::default()), health)
+    }
+
+    fn request(kind: RequestKind) -> Outgoing {
+        Outgoing { bytes: b"GET".to_vec(), is_head: false, endpoint: EndpointClass::Leaf, kind, peer: None }
     }
 
     /// Asks a server that does not answer, and gives up after this time. Returns how the server's health is described.
     async fn given_up_after(millis: u64, kind: RequestKind) -> Option<String> {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-        let (answer, health) = asked(&listener, millis, kind).await;
-        assert!(answer.is_none(), "the server answers nothing");
-        health
+        let (client, health) = client_of(&listener);
+        let asked = timeout(Duration::from_millis(millis), client.send(&request(kind))).await;
+        assert!(asked.is_err(), "the server answers nothing");
+        health.failure()
     }
 
     #[tokio::test]
     async fn a_head_that_a_pod_can_make_too_large_says_nothing_about_the_server() {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let (client, health) = client_of(&listener);
         let server = async {
             let (mut far, _) = listener.accept().await.expect("a connection");
             let head = format!("HTTP/1.1 301 Moved\r\nLocation: /?{}\r\n\r\n", "x".repeat(5000));
             far.write_all(head.as_bytes()).await.expect("it is open");
             far
         };
-        let ((answer, health), _far) = tokio::join!(asked(&listener, 10_000, RequestKind::Ordinary), server);
-        assert!(matches!(answer, Some(Err(Failure::HeadTooLarge))), "{answer:?}");
-        assert_eq!(health, None);
+        let outgoing = request(RequestKind::Ordinary);
+        let (answer, _far) = tokio::join!(client.send(&outgoing), server);
+        assert!(matches!(answer, Err(Failure::HeadTooLarge)), "{answer:?}");
+        assert_eq!(health.failure(), None);
     }
 
     #[tokio::test(start_paused = true)]
@@ -307,6 +309,27 @@ mod tests {
             (60_000, RequestKind::Hanging { timeout_sec: Some(60) }),
         ] {
             assert_eq!(given_up_after(millis, kind).await, None, "{millis} {kind:?}");
+        }
+    }
+
+    /// A hanging GET waits for the change, but not for the rest of a response that has begun.
+    #[tokio::test(start_paused = true)]
+    async fn a_server_that_stops_within_a_small_response_has_timed_out() {
+        for kind in [RequestKind::Ordinary, RequestKind::Hanging { timeout_sec: None }] {
+            let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+            let client = client_of(&listener).0;
+            let server = async {
+                let mut stream = listener.accept().await.expect("a connection").0;
+                let begun = b"HTTP/1.1 200 OK\r\nMetadata-Flavor: Google\r\nContent-Length: 5\r\n\r\nhalf";
+                stream.write_all(begun).await.expect("it is open");
+                pending::<()>().await;
+            };
+            let outgoing = request(kind);
+            let asked = timeout(2 * UPSTREAM_TIMEOUT, client.send(&outgoing));
+            tokio::select! {
+                () = server => unreachable!("it stays"),
+                answer = asked => assert!(matches!(answer, Ok(Err(Failure::TimedOut(UPSTREAM_TIMEOUT)))), "{kind:?}"),
+            }
         }
     }
 

@@ -6,10 +6,10 @@
 use std::future::poll_fn;
 use std::task::{Context, Poll, ready};
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use http::Response;
 
-use super::framing::Framing;
+use super::framing::{Framing, Rest};
 use super::head::Head;
 use super::pool::Lease;
 use crate::failure::Failure;
@@ -18,31 +18,17 @@ use crate::failure::Failure;
 /// is HEAD.
 pub(super) async fn exchange(mut lease: Lease, request: &[u8], is_head: bool) -> Result<Response<Incoming>, Failure> {
     lease.connection().write(request).await.map_err(|_| Failure::Closed)?;
-    let mut read = more(&mut lease).await?;
+    let mut read = Bytes::new();
     let head = loop {
-        match Head::split_off(&mut read, is_head)? {
-            Some(head) if head.is_interim() => {}
-            Some(head) => break head,
-            None => {
-                let mut joined = BytesMut::from(read);
-                joined.extend_from_slice(&more(&mut lease).await?);
-                read = joined.freeze();
-            }
+        let piece = poll_fn(|cx| lease.connection().poll_read(cx)).await.map_err(|_| Failure::Closed)?;
+        if let Some(head) = Head::read(&mut read, piece, is_head)? {
+            break head;
         }
     };
-    let mut response =
-        Response::new(Incoming { lease: Some(lease), framing: head.framing, is_kept: head.is_kept, read });
+    let mut response = Response::new(Incoming { lease: Some(lease), rest: head.rest });
     *response.status_mut() = head.status;
     *response.headers_mut() = head.headers;
     Ok(response)
-}
-
-/// What arrives next of a head.
-async fn more(lease: &mut Lease) -> Result<Bytes, Failure> {
-    match poll_fn(|cx| lease.connection().poll_read(cx)).await {
-        Ok(read) if !read.is_empty() => Ok(read),
-        Ok(_) | Err(_) => Err(Failure::Closed),
-    }
 }
 
 /// The body of a response. Dropping it before its end closes the connection, which cancels the request at the upstream.
@@ -50,16 +36,13 @@ async fn more(lease: &mut Lease) -> Result<Bytes, Failure> {
 pub(super) struct Incoming {
     /// `None` once the body has ended, which returns the connection to the pool or closes it.
     lease: Option<Lease>,
-    framing: Framing,
-    is_kept: bool,
-    /// Bytes that were read and are not decoded.
-    read: Bytes,
+    rest: Rest,
 }
 
 impl Incoming {
     /// Number of bytes left, if the upstream has announced it.
     pub(super) fn announced(&self) -> Option<u64> {
-        match &self.framing {
+        match &self.rest.framing {
             Framing::Length(left) => Some(*left),
             Framing::Chunked(_) | Framing::ToEnd => None,
         }
@@ -73,32 +56,19 @@ impl Incoming {
     /// The next data, which is not empty. `None` at the end of the body.
     pub(super) fn poll_data(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Bytes>, Failure>> {
         loop {
-            let data = self.framing.decode(&mut self.read)?;
-            if self.framing.is_complete() {
-                self.end();
+            let (data, end) = self.rest.decode()?;
+            if let Some(is_kept) = end
+                && let Some(lease) = self.lease.take()
+                && is_kept
+            {
+                lease.finish();
             }
             if !data.is_empty() {
                 return Poll::Ready(Ok(Some(data)));
             }
             let Some(lease) = &mut self.lease else { return Poll::Ready(Ok(None)) };
-            self.read = match ready!(lease.connection().poll_read(cx)) {
-                Ok(read) if !read.is_empty() => read,
-                Ok(_) if matches!(self.framing, Framing::ToEnd) => {
-                    self.lease = None;
-                    return Poll::Ready(Ok(None));
-                }
-                Ok(_) | Err(_) => return Poll::Ready(Err(Failure::CutShort)),
-            };
-        }
-    }
-
-    /// The body is complete. Bytes behind it are nobody's response, so their connection is closed.
-    fn end(&mut self) {
-        if let Some(lease) = self.lease.take()
-            && self.is_kept
-            && self.read.is_empty()
-        {
-            lease.finish();
+            let piece = ready!(lease.connection().poll_read(cx)).map_err(|_| Failure::CutShort)?;
+            self.rest.add(piece)?;
         }
     }
 }

@@ -1,4 +1,4 @@
-//! [`Framing`]: where the body of a response ends.
+//! [`Rest`]: reads the body of a response. [`Framing`]: where it ends.
 
 use bytes::{Buf, Bytes, BytesMut};
 
@@ -18,10 +18,39 @@ pub(super) enum Framing {
     ToEnd,
 }
 
+/// The part of a response that is not decoded.
+#[derive(Debug)]
+pub(super) struct Rest {
+    pub(super) framing: Framing,
+    /// Whether the connection may be used again after the body.
+    pub(super) is_kept: bool,
+    /// Bytes that were read.
+    pub(super) read: Bytes,
+}
+
+impl Rest {
+    /// The next data, which is empty if there is none in what was read. At the end of the body also whether the connection may be
+    /// used again: bytes behind the body are nobody's response.
+    pub(super) fn decode(&mut self) -> Result<(Bytes, Option<bool>), Failure> {
+        let data = self.framing.decode(&mut self.read)?;
+        Ok((data, self.framing.is_complete().then(|| self.is_kept && self.read.is_empty())))
+    }
+
+    /// Adds what was read after all was decoded: nothing if the upstream has closed the connection.
+    pub(super) fn add(&mut self, piece: Bytes) -> Result<(), Failure> {
+        match self.framing {
+            Framing::ToEnd if piece.is_empty() => self.framing = Framing::Length(0),
+            _ if piece.is_empty() => return Err(Failure::CutShort),
+            _ => self.read = piece,
+        }
+        Ok(())
+    }
+}
+
 impl Framing {
     /// Takes from the bytes that were read what belongs to the body, and returns its data, which is empty if it does not go
     /// that far. What remains of the bytes is behind the body.
-    pub(super) fn decode(&mut self, read: &mut Bytes) -> Result<Bytes, Failure> {
+    fn decode(&mut self, read: &mut Bytes) -> Result<Bytes, Failure> {
         match self {
             Self::Length(left) => {
                 let data = read.split_to(at_most(*left, read));
@@ -34,7 +63,7 @@ impl Framing {
     }
 
     /// Whether the body is complete.
-    pub(super) fn is_complete(&self) -> bool {
+    fn is_complete(&self) -> bool {
         matches!(self, Self::Length(0) | Self::Chunked(Chunks { at: At::End, .. }))
     }
 }
@@ -179,7 +208,7 @@ mod tests {
             "1\r\na\n\n0\r\n\r\n",
             "1\rx",
             "\r\n",
-            "10000000000000000\r\n",
+            "10000000000000000\r\n\r\n",
             "FFFFFFFFFFFFFFFFF\r\n",
         ] {
             assert_eq!(decode(body.as_bytes(), 1000), None, "{body:?}");

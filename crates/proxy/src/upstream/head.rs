@@ -7,7 +7,7 @@ use http::header::{self, HeaderName, HeaderValue};
 use http::{HeaderMap, StatusCode};
 use httparse::{ParserConfig, Status};
 
-use super::framing::{Chunks, Framing};
+use super::framing::{Chunks, Framing, Rest};
 use crate::failure::{Failure, MAX_HEAD_BYTES};
 
 /// Maximum number of headers.
@@ -23,19 +23,32 @@ pub(super) struct Head {
     ///
     /// The values share the memory of the head.
     pub(super) headers: HeaderMap,
-    pub(super) framing: Framing,
-    /// Whether the connection may be used again after the body.
-    pub(super) is_kept: bool,
+    pub(super) rest: Rest,
 }
 
 impl Head {
+    /// Adds a piece, which is empty if the upstream has closed the connection, to the bytes that were read, and takes them if the
+    /// head of the final response is complete.
+    pub(super) fn read(read: &mut Bytes, piece: Bytes, is_head: bool) -> Result<Option<Self>, Failure> {
+        if piece.is_empty() {
+            return Err(Failure::Closed);
+        }
+        *read = if read.is_empty() { piece } else { [&read[..], &piece].concat().into() };
+        while let Some(head) = Self::parse(read, is_head)? {
+            if !head.is_interim() {
+                return Ok(Some(head));
+            }
+            *read = head.rest.read;
+        }
+        Ok(None)
+    }
+
     /// Whether another response follows. None follows one that switches protocols.
-    pub(super) fn is_interim(&self) -> bool {
+    fn is_interim(&self) -> bool {
         self.status.is_informational() && self.status != StatusCode::SWITCHING_PROTOCOLS
     }
 
-    /// Splits the head off these bytes. `None` if they end before it does.
-    pub(super) fn split_off(bytes: &mut Bytes, is_head: bool) -> Result<Option<Self>, Failure> {
+    fn parse(bytes: &mut Bytes, is_head: bool) -> Result<Option<Self>, Failure> {
         let mut lines = [const { MaybeUninit::uninit() }; MAX_HEADERS];
         let mut parsed = httparse::Response::new(&mut []);
         let parser = ParserConfig::default();
@@ -68,7 +81,8 @@ impl Head {
         let framing = if has_body { hop.framing()? } else { Framing::Length(0) };
         // Some servers send a body after HEAD. It may arrive later, and would be the next response.
         let is_kept = !is_head && hop.is_kept(&framing);
-        Ok(Some(Self { status, headers, framing, is_kept }))
+        let rest = Rest { framing, is_kept, read: std::mem::take(bytes) };
+        Ok(Some(Self { status, headers, rest }))
     }
 }
 

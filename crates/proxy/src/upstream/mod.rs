@@ -60,35 +60,22 @@ impl fmt::Display for Upstream {
 pub mod fuzzing {
     use bytes::Bytes;
 
-    use super::framing::Framing;
     use super::head::Head;
 
     /// Reads a response that arrives in pieces of this size. Returns its status, its body, and whether its connection may be
     /// used again. `None` if it fails.
     pub fn response(bytes: &[u8], size: usize, is_head: bool) -> Option<(u16, Vec<u8>, bool)> {
-        let mut pieces = bytes.chunks(size);
-        let mut read = Bytes::new();
-        let head = loop {
-            match Head::split_off(&mut read, is_head).ok()? {
-                Some(head) if head.is_interim() => {}
-                Some(head) => break head,
-                None => read = [&read[..], pieces.next()?].concat().into(),
-            }
-        };
-        let (mut framing, mut body) = (head.framing, Vec::new());
+        let mut pieces = bytes.chunks(size).map(Bytes::copy_from_slice);
+        let (mut read, mut body) = (Bytes::new(), Vec::new());
+        let Head { status, mut rest, .. } =
+            pieces.find_map(|piece| Head::read(&mut read, piece, is_head).transpose())?.ok()?;
         loop {
-            body.extend_from_slice(&framing.decode(&mut read).ok()?);
-            let is_kept = if framing.is_complete() {
-                head.is_kept && read.is_empty() && pieces.next().is_none()
-            } else if let Some(piece) = pieces.next() {
-                read = Bytes::copy_from_slice(piece);
-                continue;
-            } else if matches!(framing, Framing::ToEnd) {
-                false
-            } else {
-                return None;
-            };
-            return Some((head.status.as_u16(), body, is_kept));
+            let (data, end) = rest.decode().ok()?;
+            body.extend_from_slice(&data);
+            if let Some(is_kept) = end {
+                return Some((status.as_u16(), body, is_kept && pieces.next().is_none()));
+            }
+            rest.add(pieces.next().unwrap_or_default()).ok()?;
         }
     }
 }

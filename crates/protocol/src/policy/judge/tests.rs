@@ -368,10 +368,31 @@ fn extending(rest: &str) -> Policy {
 
 #[test]
 fn what_a_policy_sets_precedes_what_it_extends() {
-    let own = extending("extends: compat\ntrees: [v1]\nanswer: 404\nunmatched: conceal\nrecursive: refuse\n");
-    assert_eq!(by(&own, "/computeMetadata/v1/instance/attributes/mine"), Verdict::Conceal(404));
-    assert_eq!(by(&own, "/computeMetadata/v1beta1/instance/zone"), Verdict::Conceal(404));
-    assert_eq!(by(&own, "/computeMetadata/v1/instance/?recursive=true"), Verdict::Conceal(404));
+    const OWN: &str = "trees: [v1]\nanswer: 404\nunmatched: conceal\nrecursive: refuse\n";
+    const REFUSING: &str = "recursive: refuse\n";
+    const EXCEPT: &str = "recursive: refuse\nrecursiveExcept: [instance/disks]\n";
+    let (account, disks) =
+        ("v1/instance/service-accounts/default/?recursive=true", "v1/instance/disks/?recursive=true");
+    for (base, own, target, verdict) in [
+        ("compat", OWN, "v1/instance/attributes/mine", Verdict::Conceal(404)),
+        ("compat", "", "v1beta1/instance/zone", Verdict::Allow),
+        ("compat", OWN, "v1beta1/instance/zone", Verdict::Conceal(404)),
+        ("compat", OWN, "v1/instance/?recursive=true", Verdict::Conceal(404)),
+        ("compat", REFUSING, account, Verdict::Redact),
+        ("compat", REFUSING, disks, Verdict::Conceal(403)),
+        ("compat", EXCEPT, account, Verdict::Conceal(403)),
+        ("compat", EXCEPT, disks, Verdict::Redact),
+        ("compat", "", "v1/instance/", Verdict::Allow),
+        ("compat", "listings: redact\n", "v1/instance/", Verdict::Redact),
+        ("compat", "", "v1/instance/zone?scopes=a", Verdict::Allow),
+        ("compat", "queryKeys: [alt]\n", "v1/instance/zone?scopes=a", Verdict::Conceal(403)),
+        ("strict", "", "v1/instance/zone?unknown=1", Verdict::Allow),
+        ("strict", "otherQueryKeys: refuse\n", "v1/instance/zone?unknown=1", Verdict::Conceal(404)),
+        ("strict", "", "v1/instance/image", Verdict::Conceal(404)),
+    ] {
+        let policy = extending(&format!("extends: {base}\n{own}"));
+        assert_eq!(by(&policy, &format!("/computeMetadata/{target}")), verdict, "{target} by {base} with {own:?}");
+    }
 }
 
 #[test]

@@ -41,6 +41,9 @@ const TOKEN: &str = "/computeMetadata/v1/instance/service-accounts/default/token
 const MINUTE: Duration = Duration::from_secs(60);
 const HOUR: u32 = 3599;
 
+/// Size of a large token, in bytes. The cache needs twice that: the token and the last response with it.
+const LARGE_TOKEN: usize = 10_000;
+
 /// Behaviour of the server.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Mode {
@@ -54,6 +57,8 @@ enum Mode {
     Garbles,
     /// A token with one second left.
     GivesTheLastSecond,
+    /// A token larger than those for which all entries are charged.
+    GivesALargeOne,
 }
 
 /// A server that returns the same token until 300 s are left, as the real one does.
@@ -183,9 +188,11 @@ impl TokenSource for Source {
             }
             Mode::Refuses(status) => Err(refusal(status, None)),
             Mode::Withholds(why) => Err(refusal(403, Some(why))),
-            Mode::GivesTheLastSecond => {
-                let body = br#"{"access_token":"ya29.last","expires_in":1,"token_type":"Bearer"}"#;
-                let (token, left) = AccessToken::parse(body).expect("a token");
+            Mode::GivesTheLastSecond | Mode::GivesALargeOne => {
+                let (bytes, left) = if mode == Mode::GivesALargeOne { (LARGE_TOKEN, HOUR) } else { (8, 1) };
+                let token = "x".repeat(bytes);
+                let body = format!(r#"{{"access_token":"{token}","expires_in":{left},"token_type":"Bearer"}}"#);
+                let (token, left) = AccessToken::parse(body.as_bytes()).expect("a token");
                 Ok(Fetched::Access(token, left))
             }
             Mode::Closes => Err(TokenFailure::from(Failure::Closed).into()),
@@ -213,6 +220,8 @@ struct Cache {
     tokens: Tokens<Source>,
     store: Arc<Store>,
     registry: Registry,
+    /// The requests are in the name of this principal.
+    principal: Principal,
 }
 
 /// What a client received.
@@ -237,7 +246,12 @@ impl Cache {
     fn with_limit(limit: usize, server: &Arc<Server>) -> Self {
         let registry = Registry::default();
         let store = Store::new(limit, &registry);
-        Self { tokens: Tokens::new(Arc::clone(&store), Source(Arc::clone(server))), store, registry }
+        Self {
+            tokens: Tokens::new(Arc::clone(&store), Source(Arc::clone(server))),
+            store,
+            registry,
+            principal: Principal::Node,
+        }
     }
 
     async fn ask(&self, target: &str) -> Got {
@@ -250,7 +264,7 @@ impl Cache {
         let peer = Some(([10, 0, 0, pod], 40_000).into());
         match layer(TokenCache::new(&self.tokens, Audit::Off))
             .layer(inner)
-            .oneshot(Request { peer, ..request(target) }.into())
+            .oneshot(Request { peer, principal: self.principal, ..request(target) }.into())
             .await
         {
             Ok(response) if response.status() == StatusCode::OK => {

@@ -3,16 +3,22 @@ mod beside_hyper;
 use std::io::{Read, Write};
 use std::net::Shutdown;
 use std::sync::Arc;
+use std::time::Duration;
 
 use http::header::HeaderMap;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::task::yield_now;
 
+use base::hook::Hook;
+use socket2::SockRef;
+
+use super::super::body::{Buffered, buffer};
 use super::super::connection::Connection;
 use super::super::pool::Pool;
 use super::*;
 use crate::failure::MAX_HEAD_BYTES;
+use crate::room::{Room, SMALL_BYTES};
 
 /// A response: status, headers, body.
 type Answer = (u16, HeaderMap, Vec<u8>);
@@ -25,9 +31,12 @@ const GET: &[u8] = b"GET / HTTP/1.1\r\n\r\n";
 /// Sends a request to an upstream that sends these pieces one after the other and then closes.
 async fn ask(pool: &Arc<Pool>, pieces: &[&[u8]], is_head: bool) -> Result<Answer, Failed> {
     let (connection, far) = Connection::pair();
-    let upstream = play(far, pieces);
+    ask_of(play(far, pieces), pool.lease(connection), is_head).await
+}
+
+async fn ask_of(upstream: impl Future<Output = ()>, lease: Lease, is_head: bool) -> Result<Answer, Failed> {
     let client = async {
-        let response = exchange(pool.lease(connection), GET, is_head).await.map_err(failed)?;
+        let response = exchange(lease, GET, is_head).await.map_err(failed)?;
         let (head, mut incoming) = response.into_parts();
         let mut body = Vec::new();
         loop {
@@ -45,6 +54,13 @@ fn failed(failure: Failure) -> Failed {
     (failure, HeaderMap::new(), Vec::new())
 }
 
+/// The runtime looks for what has arrived, and then the client reads it.
+async fn settle() {
+    for _ in 0..3 {
+        yield_now().await;
+    }
+}
+
 async fn play(far: std::net::TcpStream, pieces: &[&[u8]]) {
     far.set_nonblocking(true).expect("an option");
     let mut far = TcpStream::from_std(far).expect("a runtime");
@@ -53,10 +69,7 @@ async fn play(far: std::net::TcpStream, pieces: &[&[u8]]) {
     for piece in pieces {
         // The other side may have closed by now.
         let _ = far.write_all(piece).await;
-        // The runtime looks for what has arrived, and then the client reads it.
-        for _ in 0..3 {
-            yield_now().await;
-        }
+        settle().await;
     }
     let _ = far.shutdown().await;
 }
@@ -136,6 +149,52 @@ async fn an_unread_body_closes_the_connection() {
 }
 
 #[tokio::test]
+async fn a_chunked_body_holds_the_room_of_its_own_size() {
+    let room = Room::new(1 << 20, Hook::new(Arc::new(|_| false)));
+    for (bytes, used) in [(SMALL_BYTES, 0), (SMALL_BYTES + 1, SMALL_BYTES + 1)] {
+        let (connection, far) = Connection::pair();
+        let chunk = format!("{bytes:x}\r\n{}\r\n0\r\n\r\n", "x".repeat(bytes));
+        let pieces = [b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", chunk.as_bytes()];
+        let client = async {
+            let mut response = exchange(Arc::<Pool>::default().lease(connection), GET, false).await?;
+            buffer(response.body_mut(), Some(room.account(None))).await
+        };
+        let (read, ()) = tokio::join!(client, play(far, &pieces));
+        assert!(matches!(&read, Ok(Buffered::Whole(body)) if body.len() == bytes));
+        assert_eq!(room.used(), used);
+    }
+    assert_eq!(room.used(), 0);
+}
+
+/// As by a server that is killed, or behind a firewall that forgets the connection.
+#[tokio::test]
+async fn a_reset_is_not_the_end_of_a_response() {
+    let pair = || {
+        let (connection, far) = Connection::pair();
+        SockRef::from(&far).set_linger(Some(Duration::ZERO)).expect("an option");
+        (Arc::<Pool>::default().lease(connection), far)
+    };
+    let label = |got: Result<Answer, Failed>| got.expect_err("it was reset").0.label();
+    let (mut lease, far) = pair();
+    drop(far);
+    lease.connection().stirred().await;
+    assert_eq!(label(ask_of(async {}, lease, false).await), "upstream_closed", "before the request");
+    for (begun, expected) in [
+        ("", "upstream_closed"),
+        ("HTTP/1.1 200 OK\r\nConte", "upstream_closed"),
+        ("HTTP/1.1 200 OK\r\n\r\nhalf", "upstream_cut_short"),
+        ("HTTP/1.1 200 OK\r\nContent-Length: 8\r\n\r\nhalf", "upstream_cut_short"),
+    ] {
+        let (lease, mut far) = pair();
+        let upstream = async move {
+            far.write_all(begun.as_bytes()).expect("it is open");
+            settle().await;
+        };
+        assert_eq!(label(ask_of(upstream, lease, false).await), expected, "{begun:?}");
+    }
+}
+
+#[tokio::test]
 async fn each_failure_has_its_name() {
     let long = |length| format!("HTTP/1.1 200 OK\r\nX: {}\r\nContent-Length: 0\r\n\r\n", "x".repeat(length));
     let fits = MAX_HEAD_BYTES - long(0).len();
@@ -175,7 +234,8 @@ async fn each_failure_has_its_name() {
 #[tokio::test]
 async fn headers_of_the_hop_end_here_and_others_are_passed_on() {
     let answer = "HTTP/1.0 200 OK\r\nConnection: close, X-Hop\r\nX-Hop: 1\r\nKeep-Alive: timeout=5\r\nETag: \u{e9}\r\n\
-        Trailer: x\r\nUpgrade: x\r\nTE: x\r\nProxy-Connection: x\r\nContent-Length: 2\r\nA: 1\r\na: 2\r\n\r\nok";
+        Trailer: x\r\nUpgrade: x\r\nTE: x\r\nProxy-Connection: x\r\nProxy-Authenticate: x\r\nProxy-Authorization: x\r\n\
+        Content-Length: 2\r\nA: 1\r\na: 2\r\n\r\nok";
     let (_, headers, body) = ask(&Arc::default(), &[answer.as_bytes()], false).await.expect("an answer");
     let mut lines: Vec<_> = headers.iter().map(|(name, value)| (name.as_str(), value.as_bytes())).collect();
     lines.sort_unstable();

@@ -60,6 +60,33 @@ async fn an_expired_token_is_dropped_without_a_request() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_large_token_is_charged_until_it_expires() {
+    let server = Server::new();
+    let cache = Cache::new(&server);
+    server.set(Mode::GivesALargeOne);
+    for n in 0..200 {
+        cache.token(&scoped(&n.to_string())).await;
+        assert!(cache.store.bytes().0 <= DEFAULT_LIMIT_BYTES);
+    }
+    let (entries, charged) = (cache.entries(), cache.store.bytes().0);
+    assert!(charged > entries * 2 * LARGE_TOKEN && entries > 50, "{entries} entries with {charged} bytes");
+    server.set(Mode::Hangs);
+    sleep(Duration::from_secs(HOUR.into())).await;
+    let (entries, charged) = (cache.entries(), cache.store.bytes().0);
+    assert!(charged < entries * LARGE_TOKEN && entries > 50, "{entries} entries with {charged} bytes");
+}
+
+/// It would evict all other entries, and still have no room.
+#[tokio::test(start_paused = true)]
+async fn a_token_larger_than_all_room_is_given_to_who_waits_and_not_kept() {
+    let server = Server::new();
+    let cache = Cache::with_limit(2 * LARGE_TOKEN, &server);
+    server.set(Mode::GivesALargeOne);
+    assert_eq!(cache.token(&scoped("a")).await.0.len(), LARGE_TOKEN);
+    assert_eq!((cache.entries(), cache.store.bytes().0), (0, 0));
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_evicted_token_is_dropped() {
     let server = Server::taking(Duration::from_millis(1));
     let cache = Cache::with_limit(16 * 1024, &server);

@@ -74,6 +74,15 @@ async fn one_pods_slow_keys_do_not_delay_other_pods() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn one_pod_has_a_small_part_of_the_exchanges_for_workloads() {
+    let server = Server::new();
+    let cache = Cache { principal: Principal::Workload(WorkloadId(1)), ..Cache::new(&server) };
+    let _hostile = cache.crowd_as(1, (0..300).map(|n| scoped(&format!("slow-{n}"))));
+    sleep(Duration::from_secs(1)).await;
+    assert_eq!(server.most_flying.load(Relaxed), 24);
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_entry_that_others_wait_for_is_never_evicted() {
     let server = Server::taking(Duration::from_secs(1));
     let cache = Cache::with_limit(64 * 1024, &server);

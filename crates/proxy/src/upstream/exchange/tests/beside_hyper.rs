@@ -25,9 +25,7 @@ async fn ask_hyper(pieces: &[&[u8]], is_head: bool) -> Result<Answer, Failed> {
         let _ = far.read(&mut request).await;
         for piece in pieces {
             let _ = far.write_all(piece).await;
-            for _ in 0..3 {
-                yield_now().await;
-            }
+            settle().await;
         }
         let _ = far.shutdown().await;
     };
