@@ -48,10 +48,6 @@ impl Outcome {
         self.minutes.iter().map(|minute| u64::from(of(minute))).sum()
     }
 
-    fn peak(&self) -> Minute {
-        self.minutes.iter().max_by_key(|minute| minute.exchanges).copied().unwrap_or_default()
-    }
-
     /// The bounds of `benches/README.md` that were exceeded. None is known for a quota that does not suffice.
     pub fn exceeded(&self) -> Vec<String> {
         let (accounts, quota) = (u64::from(self.size.nodes) * u64::from(self.size.pods), u64::from(self.size.quota));
@@ -63,7 +59,7 @@ impl Outcome {
             (true, "refusals of pods with 429", self.throttled as u64, 0),
             (has_enough || is(&["cold-start", "cron"]), "lost tokens", self.lost as u64, 0),
             (has_enough, "refusals of pods with 503", self.refused as u64, 0),
-            (has_enough, "exchanges in a minute", self.peak().exchanges.into(), quota),
+            (has_enough, "exchanges with 429", self.sum(|minute| minute.throttled), 0),
             (is_calm, "exchanges that were not due", self.sum(|minute| minute.early), 0),
             // 1.2 times as long as the quota needs.
             (is(&["cold-start"]), "seconds until the last first token", last, 72 * accounts / quota),
@@ -76,7 +72,7 @@ impl Outcome {
 
     /// A row of the table.
     pub fn row(&self) -> String {
-        let peak = self.peak();
+        let peak = self.minutes.iter().max_by_key(|minute| minute.exchanges).copied().unwrap_or_default();
         let minutes = self.minutes.len().max(1) as u64;
         let first = |percent: usize| {
             let last = self.first.len().saturating_sub(1);

@@ -252,3 +252,19 @@ fn without_body(answer: &Response<Body>) -> Response<Body> {
 fn is_number(value: &HeaderValue) -> bool {
     value.len() <= 6 && value.as_bytes().iter().all(u8::is_ascii_digit)
 }
+
+#[cfg(test)]
+mod tests {
+    use base::hook::Hook;
+
+    use super::*;
+    use crate::room::Room;
+
+    #[test]
+    fn a_redacted_response_holds_only_the_room_of_its_own_size() {
+        let room = Room::new(10_000, Hook::new(Arc::new(|_| false)));
+        let charge = room.account(None).try_take(Amount { sent: 2_000, made: 2_000 });
+        let redacted = charged(vec![b'x'; 100], charge);
+        assert_eq!(room.used(), redacted.len());
+    }
+}
