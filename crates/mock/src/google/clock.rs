@@ -1,4 +1,4 @@
-//! [`Clock`]: the fake's time, and Google's time formats.
+//! [`Clock`]: the fake's time, and Google's time format.
 
 use std::time::{Duration, SystemTime};
 
@@ -28,17 +28,8 @@ impl Clock {
 
 /// The format in JSON: `2026-01-31T23:59:59Z`.
 pub(super) fn rfc3339(seconds: u64) -> String {
-    utc(seconds).to_string()
-}
-
-/// The format in certificates: `260131235959Z`. Correct until 2049.
-pub(super) fn utc_time(seconds: u64) -> String {
-    utc(seconds).strftime("%y%m%d%H%M%SZ").to_string()
-}
-
-fn utc(seconds: u64) -> Timestamp {
     let seconds = i64::try_from(seconds).expect("within the calendar");
-    Timestamp::from_second(seconds).expect("within the calendar")
+    Timestamp::from_second(seconds).expect("within the calendar").to_string()
 }
 
 #[cfg(test)]
@@ -58,7 +49,6 @@ mod tests {
         for (seconds, text) in times {
             assert_eq!(rfc3339(seconds), text);
         }
-        assert_eq!(utc_time(1_767_225_599), "251231235959Z");
     }
 
     #[tokio::test(start_paused = true)]
