@@ -5,8 +5,8 @@ use serde::Serialize;
 
 use super::flag::{Flag, flags};
 use super::given::{Given, Mistakes};
-use super::syntax::{self, Place, PositiveNumber, Word};
-use proxy::upstream::{self, Named};
+use super::syntax::{OrNone, PositiveNumber, Server, Word};
+use proxy::upstream::{Named, Upstream};
 
 /// The metadata server, or the values that are returned without one.
 #[derive(Debug, Args, Serialize)]
@@ -16,7 +16,7 @@ pub(super) struct UpstreamArgs {
     /// is configured here, and pods' own accounts, are answered
     // By default its address on every GCE machine. A name would have to be resolved first.
     #[arg(long, value_name = "URL|none", env = "METADATA_PROXY_UPSTREAM", default_value = "http://169.254.169.254")]
-    upstream: Given<syntax::Upstream>,
+    upstream: Given<OrNone<Server>>,
 
     #[command(flatten)]
     #[serde(flatten)]
@@ -65,23 +65,23 @@ flags! {
 }
 
 impl Flag for UpstreamArgs {
-    type Value = upstream::Upstream;
+    type Value = Upstream;
 
-    fn resolve(self, mistakes: &mut Mistakes) -> Option<upstream::Upstream> {
-        let place = self.upstream.resolve(mistakes);
+    fn resolve(self, mistakes: &mut Mistakes) -> Option<Upstream> {
+        let server = self.upstream.resolve(mistakes);
         let named = self.values.resolve(mistakes);
-        Some(match place? {
-            Place::Nowhere => upstream::Upstream::None(named?),
-            Place::Server(target) => upstream::Upstream::Server(target),
+        Some(match server? {
+            None => Upstream::None(named?),
+            Some(server) => Upstream::Server(server),
         })
     }
 
-    fn showing(upstream: upstream::Upstream) -> Self {
-        let (place, named) = match upstream {
-            upstream::Upstream::Server(target) => (Place::Server(target), Named::default()),
-            upstream::Upstream::None(named) => (Place::Nowhere, named),
+    fn showing(upstream: Upstream) -> Self {
+        let (server, named) = match upstream {
+            Upstream::Server(server) => (Some(server), Named::default()),
+            Upstream::None(named) => (None, named),
         };
-        Self { upstream: Flag::showing(place), values: Flag::showing(named) }
+        Self { upstream: Flag::showing(server), values: Flag::showing(named) }
     }
 }
 
