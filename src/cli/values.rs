@@ -87,36 +87,11 @@ impl Flag for UpstreamArgs {
 
 #[cfg(test)]
 mod tests {
-    use crate::cli::Command;
-    use crate::cli::tests::{mistakes, parse_line};
+    use crate::cli::tests::mistakes;
 
     #[test]
-    fn values_are_shown_as_they_are_in_force() {
-        let line = "--upstream none --project-id=shop --numeric-project-id=12 --cluster-name=one --cluster-location=eu \
-                    --cluster-uid=5f0c --zone=eu-a --instance-name=node-1 --instance-id=7";
-        let Ok(Command::Serve(config)) = parse_line(line) else { panic!("{line}") };
-        let flags = crate::cli::flags(&config);
-        for (name, value) in [
-            ("--upstream", "none"),
-            ("--project-id", "shop"),
-            ("--numeric-project-id", "12"),
-            ("--cluster-name", "one"),
-            ("--cluster-location", "eu"),
-            ("--cluster-uid", "5f0c"),
-            ("--zone", "eu-a"),
-            ("--instance-name", "node-1"),
-            ("--instance-id", "7"),
-        ] {
-            assert!(flags.contains(&(name.to_owned(), value.to_owned())), "{name}");
-        }
-    }
-
-    #[test]
-    fn values_of_a_server_are_its_own() {
+    fn mistakes_say_what_was_expected() {
         for (line, expected) in [
-            ("--project-id=shop", "has no effect without --upstream=none"),
-            ("--cluster-uid=5f0c", "has no effect without --upstream=none"),
-            ("--zone=eu-a", "has no effect without --upstream=none"),
             (
                 "--upstream none --instance-id=x",
                 "--instance-id: \"x\" is not valid; expected a whole number, at least 1",
