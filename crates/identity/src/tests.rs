@@ -153,8 +153,7 @@ async fn pods_are_told_apart_by_account_and_connections_stay_theirs() {
     let node = Node::new(Attest::Prefer);
     let (one, two, same) = (pod(1, "a", "app"), pod(2, "b", "app"), pod(3, "a", "app"));
     for (pid, (pod, addr)) in (100..).zip([(&one, "10.8.0.1"), (&two, "10.8.0.2"), (&same, "fd00::3")]) {
-        node.start(pid, pod, addr);
-        node.identity.pods.apply(pod.clone());
+        node.run(pid, pod, addr);
     }
     let connections = ["10.8.0.1", "10.8.0.2", "fd00::3", "::ffff:10.8.0.1"].map(|addr| node.connect(addr));
     node.scan().await;
@@ -182,9 +181,7 @@ async fn accounts_that_are_passed_through_and_the_node_itself_act_as_the_node() 
 #[tokio::test(start_paused = true)]
 async fn a_pod_that_gives_itself_the_nodes_address_does_not_become_the_node_nor_the_node_it() {
     let node = Node::new(Attest::Prefer);
-    let thief = pod(1, "a", "app");
-    node.start(100, &thief, "10.128.0.2");
-    node.identity.pods.apply(thief);
+    node.run(100, &pod(1, "a", "app"), "10.128.0.2");
     node.scan().await;
     assert_eq!(node.connect("10.128.0.2").sender(), Ok((Principal::Node, None)));
 }

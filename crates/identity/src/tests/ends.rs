@@ -114,8 +114,7 @@ async fn connections_end_when_another_pod_has_their_address_as_well() {
     assert_eq!(node.identity.rows().len(), 0);
     // The kernel's evidence is not enough, the API server's is.
     assert_eq!(node.sender(&node.connect(ADDR)).await, Ok((Principal::Unknown, None)));
-    let reported = reported(new, ADDR);
-    node.identity.pods.apply(reported);
+    node.identity.pods.apply(reported(new, ADDR));
     assert_eq!(node.sender(&node.connect(ADDR)).await.as_ref().map(name), Ok("p2"));
     tending.abort();
 }

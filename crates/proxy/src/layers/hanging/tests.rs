@@ -63,10 +63,13 @@ fn ask_as(principal: Principal, pod: u8, server: &Arc<Server>, watches: &Arc<Wat
             Ok::<_, Error>(Response::new(Body::Whole(Bytes::from_static(b"changed"))))
         }
     });
-    let (path, query) = target.split_once('?').expect("a query");
-    let query = Query::parse(Some(query)).expect("a query");
-    let request = Request { peer: Some(peer(pod)), ..Request::own(Endpoint::Leaf, path, query, principal) };
+    let request = Request { peer: Some(peer(pod)), ..request(target, principal) };
     tokio::spawn(layer(watches).layer(inner).oneshot(request.into()))
+}
+
+fn request(target: &str, principal: Principal) -> Request {
+    let (path, query) = target.split_once('?').expect("a query");
+    Request::own(Endpoint::Leaf, path, Query::parse(Some(query)).expect("a query"), principal)
 }
 
 const ZONE: &str = "/computeMetadata/v1/instance/zone?wait_for_change=true";
@@ -85,8 +88,7 @@ async fn a_watch_does_not_carry_the_headers_of_the_client_that_began_it() {
         assert!(request.headers.is_empty(), "{:?}", request.headers);
         Ok(Response::new(Body::Whole(Bytes::new())))
     });
-    let query = Query::parse(Some("wait_for_change=true")).expect("a query");
-    let mut request = Request::own(Endpoint::Leaf, "/computeMetadata/v1/instance/zone", query, Principal::Node);
+    let mut request = request(ZONE, Principal::Node);
     request.headers.insert("user-agent", http::HeaderValue::from_static("an-agent/1.0"));
     assert!(layer(&watches).layer(server).oneshot(request.into()).await.is_ok());
 }
@@ -222,14 +224,8 @@ async fn a_request_after_the_answer_begins_another_watch() {
 #[tokio::test]
 async fn a_panic_in_an_inner_service_is_a_failure_and_frees_the_watch() {
     let watches = Arc::new(Watches::new(1, Room::new(1024, Hook::new(Arc::new(|_| false)))));
-    let request = Request::own(
-        Endpoint::Leaf,
-        "/computeMetadata/v1/instance/zone",
-        Query::parse(Some("wait_for_change=true")).expect("a query"),
-        Principal::Node,
-    );
     let panics = service_fn(|_: Box<Request>| async { panic!("on purpose") });
-    let outcome = layer(&watches).layer(panics).oneshot(request.into()).await;
+    let outcome = layer(&watches).layer(panics).oneshot(request(ZONE, Principal::Node).into()).await;
     assert!(matches!(outcome, Err(Error::Upstream(_))));
     assert_eq!(watches.count(), 0);
 }
@@ -249,10 +245,8 @@ async fn a_head_and_a_get_do_not_share_a_watch() {
         for_head.asked.fetch_add(1, Relaxed);
         std::future::pending::<Result<Response<Body>, Error>>()
     });
-    let (path, query) = ZONE.split_once('?').expect("a query");
-    let query = Query::parse(Some(query)).expect("a query");
-    let own = Request::own(Endpoint::Leaf, path, query, Principal::Node);
-    let head = Request { peer: Some(peer(2)), method: protocol::metadata::Method::Head, ..own };
+    let get = request(ZONE, Principal::Node);
+    let head = Request { peer: Some(peer(2)), method: protocol::metadata::Method::Head, ..get };
     let _head = tokio::spawn(layer(&watches).layer(inner).oneshot(head.into()));
     settle().await;
     assert_eq!(server.asked.load(Relaxed), 2);

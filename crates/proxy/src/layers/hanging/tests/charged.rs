@@ -22,9 +22,8 @@ async fn two_watch_a_large_value() -> (Arc<Room>, Arc<Semaphore>, [Watching; 2])
                 Ok(large())
             }
         });
-        let query = Query::parse(Some("wait_for_change=true")).expect("a query");
-        let own = Request::own(Endpoint::Leaf, "/computeMetadata/v1/instance/zone", query, Principal::Node);
-        tokio::spawn(layer(&watches).layer(service).oneshot(Box::new(Request { peer: Some(peer(pod)), ..own })))
+        let request = Request { peer: Some(peer(pod)), ..request(ZONE, Principal::Node) };
+        tokio::spawn(layer(&watches).layer(service).oneshot(request.into()))
     });
     settle().await;
     (room, change, both)
