@@ -4,6 +4,7 @@ use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use redirect::SIDECAR_UID;
 
@@ -30,9 +31,10 @@ impl Picky {
     }
 
     pub fn of(program: &str, words: &[&str]) -> Self {
-        let id = std::process::id();
-        let folder =
-            std::env::temp_dir().join(format!("picky-{id}-{program}-{}", words.join("-").replace([' ', '/'], "")));
+        // One for each, as tests that run at once may refuse the same.
+        static NUMBER: AtomicUsize = AtomicUsize::new(0);
+        let (id, number) = (std::process::id(), NUMBER.fetch_add(1, Relaxed));
+        let folder = std::env::temp_dir().join(format!("picky-{id}-{number}"));
         fs::create_dir_all(&folder).expect("a folder");
         let patterns: Vec<String> = words.iter().map(|word| format!("*'{word}'*")).collect();
         let script = format!(
