@@ -1,4 +1,5 @@
-//! Cost of each layer for an allowed request, above a service that responds immediately with an empty body.
+//! Cost of each layer for an allowed request, above a service that responds immediately with an empty body, and of a
+//! token that is in memory.
 
 mod support;
 
@@ -24,8 +25,12 @@ use proxy::policy::{Choice, LivePolicy};
 use proxy::reply::Body;
 use proxy::room::Room;
 use proxy::server::Payload;
+use proxy::tokens::TokenKey;
 use telemetry::Registry;
 use tower::{Layer, Service, service_fn};
+
+const SCOPED_TOKEN: &str = "/computeMetadata/v1/instance/service-accounts/default/token?\
+                            scopes=https%3A%2F%2Fwww.googleapis.com%2Fauth%2Fcloud-platform";
 
 fn layers(criterion: &mut Criterion) {
     let runtime = support::runtime();
@@ -58,7 +63,14 @@ fn layers(criterion: &mut Criterion) {
     bench(criterion, "hanging", hanging::layer(&Arc::new(Watches::new(64, room))).layer(ends()), leaf);
     bench(criterion, "leaves", filter::layer(support::known_leaves()).layer(ends()), leaf);
     let tokens = Tokens::new(Store::new(DEFAULT_LIMIT_BYTES, &Registry::default()), support::Source);
-    bench(criterion, "token_cache", filter::layer(TokenCache::new(&tokens, Audit::Off)).layer(ends()), leaf);
+    let token_cache = || filter::layer(TokenCache::new(&tokens, Audit::Off)).layer(ends());
+    bench(criterion, "token_cache", token_cache(), leaf);
+    for (name, target) in [("token_hit", support::TOKEN), ("token_hit_with_scopes", SCOPED_TOKEN)] {
+        let token = || support::parsed(target);
+        let (key, _) = TokenKey::from_request(&token()).expect("a token");
+        runtime.block_on(tokens.warm(key)).expect("the source gives a token");
+        bench(criterion, name, token_cache(), token);
+    }
     bench(criterion, "nothing", ends(), leaf);
 }
 

@@ -8,7 +8,7 @@ use super::federation::{self, FederationArgs};
 use super::given::{Mistakes, origin, value};
 use super::identity::IdentityArgs;
 use super::opened::OpenedArgs;
-use super::syntax::{self, Place};
+use super::syntax::{OnOff, OrNone, Server};
 use super::values::ValuesArgs;
 
 /// Flags that have an effect only in combination with others.
@@ -47,7 +47,7 @@ const GROUPS: [Group; 4] = [
         flags: ValuesArgs::augment_args,
         except: &[],
         without: "--upstream=none: a metadata server has values of its own",
-        is_on: |given| !matches!(value::<syntax::Upstream>(given, "upstream"), Some(Place::Server(_))),
+        is_on: |given| !matches!(value::<OrNone<Server>>(given, "upstream"), Some(Some(_))),
     },
 ];
 
@@ -65,7 +65,7 @@ pub(super) fn check(given: &ArgMatches, mistakes: &mut Mistakes) {
 
 /// Whether a switch is on. Also true if its value is invalid.
 fn is_on(given: &ArgMatches, id: &str) -> bool {
-    value::<syntax::OnOff>(given, id).unwrap_or(true)
+    value::<OnOff>(given, id).unwrap_or(true)
 }
 
 /// Whether a flag has a value other than its default. An empty environment variable counts as not set.

@@ -4,8 +4,8 @@ use clap::{ArgMatches, Args};
 use serde::Serialize;
 
 use super::flag::{Flag, unset};
-use super::given::{Given, Mistakes, Syntax, syntax, value};
-use super::syntax::{ArgExt as _, Choice, NONE, Switch};
+use super::given::{Given, Mistakes, syntax, value};
+use super::syntax::{ArgExt as _, Choice, OrNone, Switch};
 use identity::workloads::{ClusterUri, Endpoint, Federation, Prefetch, Provider, Trust, WorkloadPool};
 
 const STS: &str = "https://sts.googleapis.com";
@@ -25,7 +25,7 @@ pub(super) struct FederationArgs {
 
     /// Workload identity provider that trusts any cluster, in place of --workload-pool. none: pods' accounts have no tokens
     #[arg(long, value_name = "//iam.googleapis.com/...|none", env = "METADATA_PROXY_WORKLOAD_IDENTITY_PROVIDER")]
-    workload_identity_provider: Option<Given<ProviderOrNone>>,
+    workload_identity_provider: Option<Given<OrNone<Provider>>>,
 
     /// Audience of pods' Kubernetes tokens. By default the pool, or the provider
     #[arg(long, value_name = "AUDIENCE", env = "METADATA_PROXY_TOKEN_AUDIENCE")]
@@ -133,27 +133,7 @@ pub(super) const EITHER: &str = "--workload-pool or --workload-identity-provider
 
 /// Whether pods' accounts have tokens, according to the flags. Also true if an invalid value leaves this open.
 pub(super) fn has_tokens(given: &ArgMatches) -> bool {
-    !matches!(value::<ProviderOrNone>(given, "workload_identity_provider"), Some(None))
-}
-
-/// A provider, or `none`.
-#[derive(Debug, Clone)]
-struct ProviderOrNone;
-
-impl Syntax for ProviderOrNone {
-    type Value = Option<Provider>;
-
-    fn expected() -> String {
-        format!("{}; or {NONE}", Provider::expected())
-    }
-
-    fn parse(text: &str) -> Option<Option<Provider>> {
-        if text == NONE { Some(None) } else { Provider::parse(text).map(Some) }
-    }
-
-    fn show(value: &Option<Provider>) -> String {
-        value.as_ref().map_or_else(|| NONE.to_owned(), ToString::to_string)
-    }
+    !matches!(value::<OrNone<Provider>>(given, "workload_identity_provider"), Some(None))
 }
 
 syntax! {

@@ -176,43 +176,10 @@ syntax! {
 
 #[cfg(test)]
 mod tests {
-    use crate::cli::Command;
-    use crate::cli::tests::{mistakes, parse_line, serve};
+    use crate::cli::tests::{mistakes, serve};
     use identity::cluster::{Acting, Credential};
 
     const ON: &str = "--workload-identity --workload-identity-provider=none --node-name=n";
-
-    fn shown(line: &str) -> Vec<String> {
-        let Ok(Command::Serve(config)) = parse_line(line) else { panic!("{line}") };
-        let flags = crate::cli::flags(&config).into_iter();
-        let is_ours = |name: &str| {
-            [
-                "--workload-identity",
-                "--node-name",
-                "--kubeconfig",
-                "--impersonate-node",
-                "--host-proc",
-                "--attest",
-                "--passthrough",
-            ]
-            .contains(&name)
-        };
-        flags.filter(|(name, _)| is_ours(name)).map(|(_, value)| value).collect()
-    }
-
-    #[test]
-    fn it_is_off_by_default() {
-        let off = ["false", "", "", "true", "/host/proc", "prefer", ""];
-        assert_eq!(shown(""), off);
-        assert_eq!(shown("--node-name n1"), off);
-    }
-
-    #[test]
-    fn flags_are_shown_as_they_are_in_force() {
-        let line = "--workload-identity --workload-identity-provider=none --node-name=n1 --kubeconfig /k --host-proc /proc \
-                    --attest=kernel --passthrough kube-system/a,b/c";
-        assert_eq!(shown(line), ["true", "n1", "/k", "true", "/proc", "kernel", "kube-system/a,b/c"]);
-    }
 
     #[test]
     fn the_account_acts_as_its_node_unless_told_otherwise() {

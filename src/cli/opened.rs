@@ -160,23 +160,9 @@ impl Syntax for NewConnections {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Command as Cli;
     use super::super::redirect::tests::redirect;
-    use super::super::tests::{mistakes, parse_line};
+    use super::super::tests::mistakes;
     use super::*;
-    use redirect::Command;
-
-    #[test]
-    fn new_connections_are_bounded_unless_the_rate_is_0() {
-        for (flag, rate) in
-            [("", 500), ("--redirect-max-new-connections 7", 7), ("--redirect-max-new-connections 0", 0)]
-        {
-            let Command::Keep(redirect) = redirect(&format!("redirect install --keep {flag}")) else {
-                panic!("no keeper")
-            };
-            assert_eq!(redirect.settings.opened.max_new_connections, Rate::new(rate), "{flag}");
-        }
-    }
 
     #[test]
     fn spoofed_packets_are_dropped_where_it_is_safe_unless_somebody_decides() {
@@ -187,18 +173,9 @@ mod tests {
             ("--redirect-drop-spoofed=1", DropSpoofed::True),
             ("--redirect-drop-spoofed=false", DropSpoofed::False),
         ] {
-            let Command::Check(redirect) = redirect(&format!("redirect check {flag}")) else { panic!("no check") };
+            let redirect = redirect(&format!("redirect check {flag}"));
             assert_eq!(redirect.settings.opened.drop_spoofed, expected, "{flag}");
         }
         assert!(mistakes("redirect check --redirect-drop-spoofed=often").contains("auto, true or false"));
-    }
-
-    #[test]
-    fn the_proxys_own_redirect_can_leave_routes_open() {
-        let Ok(Cli::Serve(config)) = parse_line("--redirect --redirect-allow 443,ipv6") else { panic!("no proxy") };
-        assert_eq!(
-            config.redirect,
-            Some(Opened { routes: Routes { ports: vec![443], ipv6: true }, ..Opened::default() })
-        );
     }
 }

@@ -227,16 +227,16 @@ pub(super) mod tests {
     use super::*;
     use redirect::Opened;
 
-    pub(in super::super) fn redirect(line: &str) -> Command {
+    pub(in super::super) fn redirect(line: &str) -> Redirect {
         match parse_line(line) {
-            Ok(Cli::Redirect { command, .. }) => command,
+            Ok(Cli::Redirect { command: Command::Install(redirect) | Command::Check(redirect), .. }) => redirect,
             other => panic!("{line}: {other:?}"),
         }
     }
 
     #[test]
     fn defaults_are_for_a_node() {
-        let Command::Install(redirect) = redirect("redirect install") else { panic!("no installation") };
+        let redirect = redirect("redirect install");
         assert_eq!(redirect.settings.mode, Mode::DaemonSet { uplinks: None });
         assert_eq!((redirect.settings.to, redirect.tool), (Destination::new(&PROXY).expect("two"), None));
         assert!(!redirect.settings.is_shared, "a node that has these addresses from somebody else has no place");
@@ -253,9 +253,7 @@ pub(super) mod tests {
             ("--to 169.254.169.253:987,[fd20:ce::253]:987", true),
             ("--to 169.254.169.253:987,[fd20:ce::252]:987", true),
         ] {
-            let Command::Install(redirect) = redirect(&format!("redirect install {to}")) else {
-                panic!("no installation")
-            };
+            let redirect = redirect(&format!("redirect install {to}"));
             assert_eq!(redirect.settings.is_shared, is_shared, "{to}");
         }
     }
@@ -278,10 +276,7 @@ pub(super) mod tests {
     #[test]
     fn a_sidecar_requires_a_user() {
         for (to, expected) in [("--to 127.0.0.1:8988", ([127, 0, 0, 1], 8988).into()), ("", IN_POD)] {
-            let Command::Check(check) = redirect(&format!("redirect check --mode sidecar --proxy-uid 10988 {to}"))
-            else {
-                panic!("no check")
-            };
+            let check = redirect(&format!("redirect check --mode sidecar --proxy-uid 10988 {to}"));
             assert_eq!(check.settings.mode, Mode::Sidecar { proxy_uid: 10988 });
             assert_eq!(check.settings.to, Destination::new(&[expected]).expect("one"));
         }
@@ -308,9 +303,7 @@ pub(super) mod tests {
 
     #[test]
     fn a_node_may_have_several_uplinks() {
-        let Command::Check(redirect) = redirect("redirect check --uplink eth0,eth1 --uplink ens4") else {
-            panic!("no check")
-        };
+        let redirect = redirect("redirect check --uplink eth0,eth1 --uplink ens4");
         let uplinks = ["eth0", "eth1", "ens4"].map(str::to_owned).to_vec();
         assert_eq!(redirect.settings.mode, Mode::DaemonSet { uplinks: Some(uplinks) });
     }

@@ -72,37 +72,19 @@ flags! {
         /// Maximum concurrent requests to the metadata server. Excess requests are refused; answers from memory do not count.
         /// A waiting request uses 25 KiB of memory, at most 56 KiB
         // The concurrency at which k8s-metadata-proxy was measured, and more requests than the 110 pods of a node send at once.
-        #[arg(
-            long,
-            value_name = "N",
-            env = "METADATA_PROXY_MAX_IN_FLIGHT",
-            default_value = "200",
-            allow_negative_numbers = true
-        )]
+        #[arg(long, env = "METADATA_PROXY_MAX_IN_FLIGHT", count = 200)]
         max_in_flight: Given<Count<1>> => max_in_flight,
 
         /// Maximum concurrent client connections. At the limit, the connection that has made no progress for longest is closed,
         /// or the new one is reset. A connection uses 2 KiB of memory when idle and 14 KiB when active
         // Five per seat, for clients that keep idle connections. At 14 KiB each they take half of 25 MiB if all are active.
-        #[arg(
-            long,
-            value_name = "N",
-            env = "METADATA_PROXY_MAX_CONNECTIONS",
-            default_value = "1000",
-            allow_negative_numbers = true
-        )]
+        #[arg(long, env = "METADATA_PROXY_MAX_CONNECTIONS", count = 1000)]
         max_connections: Given<Count<1>> => max_connections,
 
         /// Maximum concurrent `wait_for_change` requests to the metadata server. Clients that watch the same value share one.
         /// Excess requests get 503
         // The watched values of one node; its agents watch only a few.
-        #[arg(
-            long,
-            value_name = "N",
-            env = "METADATA_PROXY_MAX_HANGING",
-            default_value = "64",
-            allow_negative_numbers = true
-        )]
+        #[arg(long, env = "METADATA_PROXY_MAX_HANGING", count = 64)]
         max_hanging: Given<Count<0>> => max_hanging,
 
         /// Response to requests beyond --max-in-flight: reset the connection, or answer 503 Service Unavailable
@@ -121,12 +103,7 @@ flags! {
         /// How long to wait for requests in flight after SIGTERM or SIGINT, such as 10s, 500ms or 1m
         // Longer than the upstream's deadline of 2.5 s, so that only hanging GETs are cut, and well within the 30 s that
         // Kubernetes allows.
-        #[arg(
-            long,
-            value_name = "DURATION",
-            env = "METADATA_PROXY_DRAIN_TIMEOUT",
-            default_value = "10s"
-        )]
+        #[arg(long, value_name = "DURATION", env = "METADATA_PROXY_DRAIN_TIMEOUT", default_value = "10s")]
         drain_timeout: Given<Time> => drain_timeout,
 
         #[command(flatten)]

@@ -58,6 +58,9 @@ pub(super) trait ArgExt: Sized {
 
     /// For a [`Switch`].
     fn switch(self, default: bool) -> Self;
+
+    /// For a [`Count`].
+    fn count(self, default: usize) -> Self;
 }
 
 impl ArgExt for Arg {
@@ -69,6 +72,11 @@ impl ArgExt for Arg {
     fn switch(self, default: bool) -> Self {
         let arg = self.value_name("true|false").default_value(default.to_string()).hide_default_value(!default);
         arg.num_args(0..=1).require_equals(true).default_missing_value("true").required(false)
+    }
+
+    fn count(self, default: usize) -> Self {
+        // A negative number is a mistake of the value, not an unknown flag.
+        self.value_name("N").default_value(default.to_string()).allow_negative_numbers(true).required(false)
     }
 }
 
@@ -128,39 +136,47 @@ fn word(text: &str) -> Option<Box<str>> {
     (!text.is_empty() && text.len() <= 253 && text.bytes().all(is_allowed)).then(|| text.into())
 }
 
-/// The URL of the metadata server, or `none`.
+/// The URL of the metadata server.
 #[derive(Debug, Clone)]
-pub(super) struct Upstream;
+pub(super) struct Server;
 
-impl Syntax for Upstream {
-    type Value = Place;
+impl Syntax for Server {
+    type Value = Target;
 
     fn expected() -> String {
-        "http://HOST or http://HOST:PORT, without a path; or none".to_owned()
+        "http://HOST or http://HOST:PORT, without a path".to_owned()
     }
 
-    fn parse(text: &str) -> Option<Place> {
-        if text == NONE { Some(Place::Nowhere) } else { Target::parse(text).ok().map(Place::Server) }
+    fn parse(text: &str) -> Option<Target> {
+        Target::parse(text).ok()
     }
 
-    fn show(value: &Place) -> String {
-        match value {
-            Place::Server(target) => format!("http://{target}"),
-            Place::Nowhere => NONE.to_owned(),
-        }
+    fn show(value: &Target) -> String {
+        format!("http://{value}")
     }
 }
 
-/// The metadata server's URL, or none.
+/// A value, or `none`: there is no such server or provider.
 #[derive(Debug, Clone)]
-pub(super) enum Place {
-    Server(Target),
-    /// No metadata server.
-    Nowhere,
-}
+pub(super) struct OrNone<S>(PhantomData<fn() -> S>);
 
-/// The value for no server or provider.
-pub(super) const NONE: &str = "none";
+const NONE: &str = "none";
+
+impl<S: Syntax> Syntax for OrNone<S> {
+    type Value = Option<S::Value>;
+
+    fn expected() -> String {
+        format!("{}; or {NONE}", S::expected())
+    }
+
+    fn parse(text: &str) -> Option<Self::Value> {
+        if text == NONE { Some(None) } else { S::parse(text).map(Some) }
+    }
+
+    fn show(value: &Self::Value) -> String {
+        value.as_ref().map_or_else(|| NONE.to_owned(), S::show)
+    }
+}
 
 /// A number, at least `MIN`.
 #[derive(Debug, Clone)]

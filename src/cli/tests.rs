@@ -217,26 +217,32 @@ fn commands_have_only_flags_that_they_use() {
 
 #[test]
 fn flags_are_formatted_so_that_they_parse() {
-    let config = serve(
-        "--allowed-host a,b --metrics-allowed-host c --reuse-port --audit --overload unavailable --log-format json --policy strict \
-         --policy-mode audit --recursive refuse --redirect --redirect-allow 443,ipv6 --redirect-drop-spoofed \
-         --redirect-max-new-connections 0",
-    );
-    let config = Config {
-        identity: serve(
-            "--workload-identity --node-name n --kubeconfig /k --passthrough a/b --google-ca /c --token-audience a \
-             --workload-pool p.svc.id.goog --cluster-uri https://container.googleapis.com/v1/projects/p",
-        )
-        .identity,
-        ..config
-    };
-    let shown = flags(&config);
     let command = Args::command();
     let known: Vec<String> =
         command.get_arguments().filter_map(clap::Arg::get_long).map(|flag| format!("--{flag}")).collect();
-    assert_eq!(shown.iter().map(|(flag, _)| flag.clone()).collect::<Vec<_>>(), known);
-    let typed: Vec<String> = shown.iter().map(|(flag, value)| format!("{flag}={value}")).collect();
-    assert_eq!(flags(&serve(&typed.join(" "))), shown);
+    for line in [
+        "",
+        "--addr 127.0.0.2:1 --metrics-addr [::1]:2 --metrics-allowed-host c --upstream http://m:3 --policy strict \
+         --policy-mode audit --recursive refuse --allowed-host a,b --reuse-port --max-in-flight 4 --max-connections 5 \
+         --max-hanging 0 --overload unavailable --log-format json --log debug --audit --drain-timeout 1500ms --redirect \
+         --redirect-allow 443,ipv6 --redirect-drop-spoofed --redirect-max-new-connections 0",
+        "--upstream none --project-id shop --numeric-project-id 12 --cluster-name one --cluster-location eu \
+         --cluster-uid 5f0c --zone eu-a --instance-name node-1 --instance-id 7",
+        "--workload-identity --node-name n --kubeconfig /k --host-proc /p --state-dir /s --reuse-port \
+         --handover 5f0c8d2e-1b7a-4c3d-9e5f-0a1b2c3d4e5f \
+         --attest kernel --passthrough kube-system/a,b/c --google-ca /c --token-audience a --prefetch all --bound-tokens \
+         --sts-endpoint https://s --iam-endpoint https://i --workload-pool p.svc.id.goog \
+         --cluster-uri https://container.googleapis.com/v1/projects/p",
+        "--workload-identity --node-name n --impersonate-node=false --workload-identity-provider \
+         //iam.googleapis.com/projects/1/locations/global/workloadIdentityPools/p/providers/c",
+        "--workload-identity --node-name n --workload-identity-provider none",
+    ] {
+        let config = serve(line);
+        let (names, values): (Vec<String>, Vec<String>) = flags(&config).into_iter().unzip();
+        assert_eq!(names, known);
+        let typed: Vec<String> = names.iter().zip(values).map(|(name, value)| format!("{name}={value}")).collect();
+        assert_eq!(format!("{:?}", serve(&typed.join(" "))), format!("{config:?}"), "{line}");
+    }
 }
 
 #[test]
@@ -244,7 +250,8 @@ fn flags_have_the_values_of_the_configuration() {
     let shown = |config: &Config| -> Vec<String> {
         flags(config).iter().map(|(flag, value)| format!("{flag}={value}")).collect()
     };
-    let lines = shown(&serve("--allowed-host a,b --addr :988,[::1]:988 --redirect --redirect-allow 443,ipv6"));
+    let lines =
+        shown(&serve("--allowed-host a,b --addr :988,[::1]:988 --node-name n --redirect --redirect-allow 443,ipv6"));
     for line in [
         "--addr=0.0.0.0:988,[::1]:988",
         "--metrics-allowed-host=",
@@ -257,6 +264,9 @@ fn flags_have_the_values_of_the_configuration() {
         "--redirect=true",
         "--redirect-allow=443,ipv6",
         "--redirect-max-new-connections=500",
+        "--workload-identity=false",
+        "--node-name=",
+        "--host-proc=/host/proc",
     ] {
         assert!(lines.iter().any(|shown| shown == line), "{line} is missing from {lines:#?}");
     }

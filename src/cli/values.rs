@@ -5,8 +5,8 @@ use serde::Serialize;
 
 use super::flag::{Flag, flags};
 use super::given::{Given, Mistakes};
-use super::syntax::{self, Place, PositiveNumber, Word};
-use proxy::upstream::{self, Named};
+use super::syntax::{OrNone, PositiveNumber, Server, Word};
+use proxy::upstream::{Named, Upstream};
 
 /// The metadata server, or the values that are returned without one.
 #[derive(Debug, Args, Serialize)]
@@ -16,7 +16,7 @@ pub(super) struct UpstreamArgs {
     /// is configured here, and pods' own accounts, are answered
     // By default its address on every GCE machine. A name would have to be resolved first.
     #[arg(long, value_name = "URL|none", env = "METADATA_PROXY_UPSTREAM", default_value = "http://169.254.169.254")]
-    upstream: Given<syntax::Upstream>,
+    upstream: Given<OrNone<Server>>,
 
     #[command(flatten)]
     #[serde(flatten)]
@@ -65,58 +65,33 @@ flags! {
 }
 
 impl Flag for UpstreamArgs {
-    type Value = upstream::Upstream;
+    type Value = Upstream;
 
-    fn resolve(self, mistakes: &mut Mistakes) -> Option<upstream::Upstream> {
-        let place = self.upstream.resolve(mistakes);
+    fn resolve(self, mistakes: &mut Mistakes) -> Option<Upstream> {
+        let server = self.upstream.resolve(mistakes);
         let named = self.values.resolve(mistakes);
-        Some(match place? {
-            Place::Nowhere => upstream::Upstream::None(named?),
-            Place::Server(target) => upstream::Upstream::Server(target),
+        Some(match server? {
+            None => Upstream::None(named?),
+            Some(server) => Upstream::Server(server),
         })
     }
 
-    fn showing(upstream: upstream::Upstream) -> Self {
-        let (place, named) = match upstream {
-            upstream::Upstream::Server(target) => (Place::Server(target), Named::default()),
-            upstream::Upstream::None(named) => (Place::Nowhere, named),
+    fn showing(upstream: Upstream) -> Self {
+        let (server, named) = match upstream {
+            Upstream::Server(server) => (Some(server), Named::default()),
+            Upstream::None(named) => (None, named),
         };
-        Self { upstream: Flag::showing(place), values: Flag::showing(named) }
+        Self { upstream: Flag::showing(server), values: Flag::showing(named) }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use crate::cli::Command;
-    use crate::cli::tests::{mistakes, parse_line};
+    use crate::cli::tests::mistakes;
 
     #[test]
-    fn values_are_shown_as_they_are_in_force() {
-        let line = "--upstream none --project-id=shop --numeric-project-id=12 --cluster-name=one --cluster-location=eu \
-                    --cluster-uid=5f0c --zone=eu-a --instance-name=node-1 --instance-id=7";
-        let Ok(Command::Serve(config)) = parse_line(line) else { panic!("{line}") };
-        let flags = crate::cli::flags(&config);
-        for (name, value) in [
-            ("--upstream", "none"),
-            ("--project-id", "shop"),
-            ("--numeric-project-id", "12"),
-            ("--cluster-name", "one"),
-            ("--cluster-location", "eu"),
-            ("--cluster-uid", "5f0c"),
-            ("--zone", "eu-a"),
-            ("--instance-name", "node-1"),
-            ("--instance-id", "7"),
-        ] {
-            assert!(flags.contains(&(name.to_owned(), value.to_owned())), "{name}");
-        }
-    }
-
-    #[test]
-    fn values_of_a_server_are_its_own() {
+    fn mistakes_say_what_was_expected() {
         for (line, expected) in [
-            ("--project-id=shop", "has no effect without --upstream=none"),
-            ("--cluster-uid=5f0c", "has no effect without --upstream=none"),
-            ("--zone=eu-a", "has no effect without --upstream=none"),
             (
                 "--upstream none --instance-id=x",
                 "--instance-id: \"x\" is not valid; expected a whole number, at least 1",

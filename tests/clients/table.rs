@@ -71,7 +71,7 @@ fn markdown(cells: &Cells) -> String {
     let was_run = |client: &&Client| cells.keys().any(|(name, _)| *name == client.name);
     for client in clients().filter(was_run) {
         let of_client = |weather: &Weather| cells.get(&(client.name, weather.name));
-        let _ = write!(text, "\n| {} ({}) | {} |", client.library, client.language, version(client, cells));
+        let _ = write!(text, "\n| {} ({}) | {} |", client.library, client.language(), version(client, cells));
         for weather in WEATHERS {
             let shown = of_client(weather).map_or_else(absent, |cell| show(client, weather, cell));
             let _ = write!(text, " {shown} |");
@@ -101,7 +101,7 @@ fn markdown_of_refused(refused: &Refused, cells: &Cells) -> String {
             attempts.map_or_else(absent, |attempts| attempts.show())
         });
         let version = version(client, cells);
-        let _ = write!(text, "\n| {} ({}) | {version} | {} |", client.library, client.language, shown.join(" | "));
+        let _ = write!(text, "\n| {} ({}) | {version} | {} |", client.library, client.language(), shown.join(" | "));
     }
     text.push('\n');
     text

@@ -46,9 +46,11 @@ fn certificate(dir: &Path, name: &str, extensions: &str, subject: &str) {
     );
 }
 
-fn openssl(dir: &Path, words: &str) {
+/// Runs it in a directory, and returns its output.
+pub fn openssl(dir: &Path, words: &str) -> String {
     let output = Command::new("openssl").args(words.split(' ')).current_dir(dir).output().expect("openssl is here");
     assert!(output.status.success(), "openssl {words}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).expect("PEM, or nothing")
 }
 
 /// Writes a kubeconfig, whose user is given as YAML.

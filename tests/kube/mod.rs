@@ -6,7 +6,7 @@
 
 mod client;
 mod forwarder;
-mod keys;
+pub mod keys;
 mod manifests;
 mod objects;
 

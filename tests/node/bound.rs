@@ -3,9 +3,9 @@
 use std::net::TcpStream;
 use std::time::Duration;
 
-use crate::closed::{Picky, after};
 use crate::namespace::Namespace;
 use crate::process::Process;
+use crate::refusing::{Picky, after};
 use crate::support::needs::{Test, tests};
 use crate::world::{SERVER, TOKEN, World, is_protected, redirect, server, succeeds};
 

@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use crate::closed::{Picky, after};
 use crate::namespace::Namespace;
 use crate::process::Process;
+use crate::refusing::{Picky, after};
 use crate::support::needs::{Test, tests};
 use crate::world::{KUBE_ENV, SERVER, TOKEN, World, eventually, is_open, is_protected, redirect, succeeds};
 

@@ -27,6 +27,7 @@ mod namespace;
 mod policy;
 mod process;
 mod reboot;
+mod refusing;
 mod sandboxes;
 mod sidecar;
 mod spoof;
@@ -62,6 +63,7 @@ fn main() -> ExitCode {
         ("ipv6", ipv6::TESTS),
         ("policy", policy::TESTS),
         ("reboot", reboot::TESTS),
+        ("refusing", refusing::TESTS),
         ("sidecar", sidecar::TESTS),
         ("spoof", spoof::TESTS),
     ];

@@ -4,9 +4,9 @@ use std::time::{Duration, Instant};
 
 use redirect::SIDECAR_UID;
 
-use crate::closed::{Picky, after};
 use crate::namespace::Namespace;
 use crate::process::{BINARY, Process};
+use crate::refusing::{Picky, after};
 use crate::support::needs::{Test, tests};
 use crate::world::{AS_A_PROXY, SERVER, TOKEN, World, is_protected, redirect, succeeds};
 

@@ -121,17 +121,16 @@ fn hash(text: &[u8]) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use mock::google::{Google, Handle, Pool, Settings};
+    use mock::google::{Authority, Google, Handle, Pool, Settings};
 
     const ISSUER: &str = "https://127.0.0.1:9/cluster";
 
-    /// A server with an authority of its own.
-    async fn server() -> Handle {
+    async fn server(authority: Authority) -> Handle {
         let pool = Pool::provider(
             "//iam.googleapis.com/projects/1/locations/global/workloadIdentityPools/p/providers/q",
             ISSUER,
         );
-        Google::start(Settings::new(pool)).await
+        Google::start(Settings { authority, ..Settings::new(pool) }).await
     }
 
     async fn asks(client: &Renewed, server: &Handle) -> Result<(), ClientError> {
@@ -147,7 +146,7 @@ mod tests {
 
     #[tokio::test]
     async fn certificates_that_were_replaced_are_trusted_from_the_next_request_after_a_failure() {
-        let (one, other) = (server().await, server().await);
+        let (one, other) = (server(Authority::USUAL).await, server(Authority::ANOTHER).await);
         let file = std::env::temp_dir().join(format!("google-ca-renewed-{}", std::process::id()));
         std::fs::write(&file, other.ca_pem()).expect("written");
         let limits = Limits { timeout: Duration::from_secs(5), max_body_bytes: 64 << 10 };

@@ -1,7 +1,9 @@
 //! Pods that come and go, on a `/proc` of files and with the API server's view set by the test.
 
+mod ends;
 mod leads;
 mod scanning;
+mod told;
 mod unknown;
 
 use std::net::SocketAddr;
@@ -151,8 +153,7 @@ async fn pods_are_told_apart_by_account_and_connections_stay_theirs() {
     let node = Node::new(Attest::Prefer);
     let (one, two, same) = (pod(1, "a", "app"), pod(2, "b", "app"), pod(3, "a", "app"));
     for (pid, (pod, addr)) in (100..).zip([(&one, "10.8.0.1"), (&two, "10.8.0.2"), (&same, "fd00::3")]) {
-        node.start(pid, pod, addr);
-        node.identity.pods.apply(pod.clone());
+        node.run(pid, pod, addr);
     }
     let connections = ["10.8.0.1", "10.8.0.2", "fd00::3", "::ffff:10.8.0.1"].map(|addr| node.connect(addr));
     node.scan().await;
@@ -178,212 +179,11 @@ async fn accounts_that_are_passed_through_and_the_node_itself_act_as_the_node() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn pods_that_act_as_the_node_are_named() {
-    let node = Node::new(Attest::Prefer);
-    let agent = |number| pod(number, "kube-system", "agent");
-    let on_host = Pod { host_network: true, ..agent(4) };
-    let ended = Pod { ended: true, ..agent(5) };
-    for pod in [agent(3), agent(1), on_host, ended, pod(6, "shop", "agent"), pod(7, "kube-system", "cart")] {
-        node.identity.pods.apply(pod);
-    }
-    assert_eq!(node.identity.acting_as_node(), ["kube-system/p1", "kube-system/p3"]);
-}
-
-#[tokio::test(start_paused = true)]
 async fn a_pod_that_gives_itself_the_nodes_address_does_not_become_the_node_nor_the_node_it() {
     let node = Node::new(Attest::Prefer);
-    let thief = pod(1, "a", "app");
-    node.start(100, &thief, "10.128.0.2");
-    node.identity.pods.apply(thief);
+    node.run(100, &pod(1, "a", "app"), "10.128.0.2");
     node.scan().await;
     assert_eq!(node.connect("10.128.0.2").sender(), Ok((Principal::Node, None)));
-}
-
-#[tokio::test(start_paused = true)]
-async fn when_an_address_changes_hands_older_connections_are_cut_and_outdated() {
-    let node = Node::new(Attest::Prefer);
-    let (old, new) = (pod(1, "a", "app"), pod(2, "b", "other"));
-    node.run(100, &old, ADDR);
-    let before = node.connect(ADDR);
-    assert_eq!(node.sender(&before).await.as_ref().map(name), Ok("p1"));
-    let cuts = node.cuts();
-
-    // The API server has not reported yet that the old pod is gone.
-    node.proc.end(100);
-    node.run(101, &new, ADDR);
-    sleep(Duration::from_millis(1)).await;
-    let after = node.connect(ADDR);
-    assert_eq!(node.sender(&after).await.as_ref().map(name), Ok("p2"));
-    assert_eq!(before.sender(), Err(Outdated));
-    assert_eq!(node.cuts(), cuts + 1);
-    let began = node.cuts.lock().last().expect("a cut").1;
-    assert!(began < after.arrival.accepted, "the new pod's own connections are not cut");
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_pod_that_ends_is_noticed_without_requests_and_its_account_is_forgotten_with_the_last_one() {
-    for is_reported in [false, true] {
-        let node = Node::new(Attest::Prefer);
-        let ended = pod(1, "a", "app");
-        node.run(100, &ended, ADDR);
-        let visitor = node.connect(ADDR);
-        assert_eq!(node.sender(&visitor).await.as_ref().map(name), Ok("p1"));
-        let tending = tokio::spawn(Arc::clone(&node.identity).tend());
-        sleep(Duration::from_secs(1)).await;
-        assert!(visitor.sender().is_ok());
-
-        let cuts = node.cuts();
-        if is_reported {
-            node.identity.pods.remove(ended.uid);
-        } else {
-            node.proc.end(100);
-        }
-        sleep(VERIFY_INTERVAL).await;
-        // The next pod's connections are not cut.
-        let next = node.connect(ADDR).arrival.accepted;
-        sleep(Duration::from_millis(1)).await;
-        assert_eq!(visitor.sender(), Err(Outdated));
-        assert!(node.cuts.lock().last().is_some_and(|(_, before)| *before <= next));
-        assert!(node.cuts() > cuts);
-        assert_eq!(node.identity.rows().len(), 0);
-        assert_eq!(node.forgotten.load(Relaxed), usize::from(is_reported), "the API server still reports a pod");
-        tending.abort();
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn the_end_of_a_pod_without_a_connection_is_noticed_after_a_scan() {
-    let node = Node::new(Attest::Prefer);
-    node.run(100, &pod(1, "a", "app"), ADDR);
-    assert_eq!(node.sender(&node.connect(ADDR)).await.as_ref().map(name), Ok("p1"));
-    let tending = tokio::spawn(Arc::clone(&node.identity).tend());
-    sleep(VERIFY_INTERVAL * 2).await;
-    let cuts = node.cuts();
-    node.proc.end(100);
-    sleep(VERIFY_INTERVAL * 2).await;
-    assert_eq!((node.identity.rows().len(), node.cuts()), (1, cuts), "nobody waits for it");
-    node.scan().await;
-    sleep(VERIFY_INTERVAL).await;
-    assert_eq!(node.identity.rows().len(), 0);
-    // Nothing was asked on a connection that is still open, perhaps.
-    assert!(node.cuts() > cuts);
-    tending.abort();
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_pod_whose_address_another_one_still_has_is_not_taken_for_it() {
-    for terminating in [false, true] {
-        let node = Node::new(Attest::Prefer);
-        let (old, new) = (Pod { terminating, ..pod(1, "a", "app") }, pod(2, "b", "other"));
-        node.run(100, &old, ADDR);
-        node.identity.pods.apply(new.clone());
-        assert_eq!(node.sender(&node.connect(ADDR)).await.as_ref().map(name), Ok("p1"));
-
-        // The scan has just ended, and the old pod lives and has the address.
-        node.start(101, &new, ADDR);
-        sleep(Duration::from_millis(1)).await;
-        let heir = node.connect(ADDR);
-        assert_eq!(heir.sender(), Ok((Principal::Unknown, None)));
-        let addr = ADDR.parse().expect("an address");
-        let why = Missing::Decision { claims: 2 };
-        assert_eq!(heir.wait().await, Ok(Err(Unidentified { addr, why })));
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn connections_end_when_another_pod_has_their_address_as_well() {
-    let node = Node::new(Attest::Prefer);
-    let (old, new) = (pod(1, "a", "app"), pod(2, "b", "other"));
-    node.run(100, &old, ADDR);
-    node.identity.pods.apply(new.clone());
-    let kept = node.connect(ADDR);
-    assert_eq!(node.sender(&kept).await.as_ref().map(name), Ok("p1"));
-    let tending = tokio::spawn(Arc::clone(&node.identity).tend());
-    sleep(VERIFY_INTERVAL * 2).await;
-    let cuts = node.cuts();
-    node.start_at(60, 101, &new, ADDR);
-    // Any later scan shows it.
-    node.scan().await;
-    let scanned = node.identity.scans.last().began;
-    sleep(VERIFY_INTERVAL).await;
-    assert_eq!(kept.sender(), Err(Outdated));
-    assert_eq!(node.cuts.lock()[cuts..], [(ADDR.parse().expect("an address"), scanned)]);
-    assert_eq!(node.identity.rows().len(), 0);
-    // The kernel's evidence is not enough, the API server's is.
-    assert_eq!(node.sender(&node.connect(ADDR)).await, Ok((Principal::Unknown, None)));
-    let reported = reported(new, ADDR);
-    node.identity.pods.apply(reported);
-    assert_eq!(node.sender(&node.connect(ADDR)).await.as_ref().map(name), Ok("p2"));
-    tending.abort();
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_pod_that_gives_itself_a_reported_address_cuts_nothing() {
-    let node = Node::new(Attest::Prefer);
-    let victim = reported(pod(1, "a", "app"), ADDR);
-    let squatter = reported(pod(2, "b", "other"), "10.8.0.6");
-    node.run(100, &victim, ADDR);
-    node.identity.pods.apply(squatter.clone());
-    let kept = node.connect(ADDR);
-    assert_eq!(node.sender(&kept).await.as_ref().map(name), Ok("p1"));
-    let cuts = node.cuts();
-    let tending = tokio::spawn(Arc::clone(&node.identity).tend());
-    node.start(101, &squatter, ADDR);
-    node.scan().await;
-    sleep(VERIFY_INTERVAL * 2).await;
-    assert_eq!((kept.sender().as_ref().map(name), node.cuts()), (Ok("p1"), cuts));
-    assert_eq!(node.sender(&node.connect(ADDR)).await.as_ref().map(name), Ok("p1"));
-    tending.abort();
-}
-
-#[tokio::test(start_paused = true)]
-async fn readiness_follows_the_api_server() {
-    let node = Node::new(Attest::Prefer);
-    assert_eq!(node.identity.degraded(), None);
-    sleep(STALE + Duration::from_secs(1)).await;
-    let why = node.identity.degraded().expect("degraded");
-    assert!(why.contains("has reported nothing about pods for 151 s"), "{why}");
-    node.identity.pods.heard();
-    assert_eq!(node.identity.degraded(), None);
-}
-
-#[tokio::test(start_paused = true)]
-async fn the_last_error_of_the_watch_is_told_while_the_api_server_is_silent() {
-    let node = Node::new(Attest::Prefer);
-    let refused = crate::cluster::RequestError::Unreachable("é".repeat(9999));
-    node.identity.watched(Some(&refused));
-    assert_eq!(node.identity.watch_error(), None, "a single attempt that fails is nothing");
-    sleep(STALE + Duration::from_secs(1)).await;
-    let told = node.identity.watch_error().expect("it is silent");
-    assert!(
-        told.starts_with("the API server cannot be reached: é") && told.chars().count() == MAX_WATCH_ERROR,
-        "{told}"
-    );
-    node.identity.watched(None);
-    assert_eq!(node.identity.watch_error(), None);
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_pod_is_explained() {
-    let node = Node::new(Attest::Prefer);
-    let known = reported(pod(1, "a", "app"), ADDR);
-    node.run(100, &known, ADDR);
-    let text = node.identity.whois("a", "p1").await.to_string();
-    for line in [
-        "pod              a/p1\n",
-        "API server       reports it as running or starting, UID 00000000-0000-0000-0000-000000000001, service account app, \
-         addresses: 10.8.0.5\n",
-        "kernel           shows live processes, addresses of their own: 10.8.0.5\n",
-        "10.8.0.5         a/p1 by kernel, account app\n",
-    ] {
-        assert!(text.contains(line), "{line}\n{text}");
-    }
-    let text = node.identity.whois("a", "p2").await.to_string();
-    assert!(text.contains("API server       reports no such pod on this node; last heard from 0 s ago\n"), "{text}");
-    node.proc.end(100);
-    let text = node.identity.whois("a", "p1").await.to_string();
-    assert!(text.contains("kernel           shows no live process of it"), "{text}");
-    assert!(text.contains("10.8.0.5         not known: "), "{text}");
 }
 
 #[test]

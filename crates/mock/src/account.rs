@@ -136,10 +136,4 @@ mod tests {
         keys.dedup();
         assert_eq!(keys.len(), queries.len() + 1);
     }
-
-    #[test]
-    fn a_post_requires_a_chain() {
-        assert!(token_params(&Query::parse(""), Some(b"{}")).is_err());
-        assert!(token_params(&Query::parse(""), Some(b"nonsense")).is_err());
-    }
 }

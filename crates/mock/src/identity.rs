@@ -59,39 +59,3 @@ fn machine(tree: &Tree, licenses: bool) -> Value {
     }
     machine
 }
-
-#[cfg(test)]
-mod tests {
-    use base64::Engine;
-    use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-
-    use super::*;
-    use crate::forged::jwt;
-
-    const ASK: TokenRequest<'_> =
-        TokenRequest { account: "a@b.c", audience: "https://aud", full: false, licenses: true };
-
-    #[test]
-    fn the_machine_is_included_only_on_request() {
-        let tree = Tree::new();
-        assert_eq!(claims(&tree, ASK, 1000).get("google"), None);
-        let full = claims(&tree, TokenRequest { full: true, ..ASK }, 1000);
-        let machine = &full["google"]["compute_engine"];
-        assert_eq!(machine["zone"], "us-central1-a");
-        assert_eq!(machine["project_number"], 123_456_789_012_u64);
-        assert_eq!(machine["license_id"][0], "6880041984096540132");
-        let unlicensed = claims(&tree, TokenRequest { full: true, licenses: false, ..ASK }, 1000);
-        assert_eq!(unlicensed["google"]["compute_engine"].get("license_id"), None);
-    }
-
-    #[test]
-    fn two_tokens_of_one_second_differ_and_decode() {
-        let claims = claims(&Tree::new(), ASK, 1000);
-        let (one, two) = (jwt(&claims), jwt(&claims));
-        assert_ne!(one, two);
-        let parts: Vec<_> = one.split('.').map(|part| URL_SAFE_NO_PAD.decode(part).expect("base64url")).collect();
-        assert_eq!(parts.len(), 3);
-        let decoded: Value = serde_json::from_slice(&parts[1]).expect("JSON");
-        assert_eq!((&decoded["aud"], &decoded["exp"]), (&json!("https://aud"), &json!(4600)));
-    }
-}

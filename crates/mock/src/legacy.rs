@@ -48,30 +48,3 @@ fn token_for_acquire(node: Cow<'_, str>) -> Cow<'_, str> {
         _ => node,
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn legacy_paths_lead_into_the_tree() {
-        let token = "instance/service-accounts/default/token";
-        for (path, node) in [
-            ("/computeMetadata/v1beta1/instance/attributes/kube-env", "instance/attributes/kube-env"),
-            ("/computeMetadata/v1beta1/instance/service-accounts/default/acquire", token),
-            ("/0.1/meta-data/attributes/kube-env", "instance/attributes/kube-env"),
-            ("/0.1/meta-data/service-accounts/default/acquire", token),
-            ("/0.1/meta-data/auth-token", token),
-        ] {
-            assert!(is_legacy(path));
-            assert_eq!(place(path, &Query::parse("")), Place::Node(node.into()), "{path}");
-        }
-    }
-
-    #[test]
-    fn similar_paths_are_not_legacy() {
-        for path in ["/0.10/", "/computeMetadata/v1beta10/", "/computeMetadata/v1/", "/"] {
-            assert!(!is_legacy(path), "{path}");
-        }
-    }
-}

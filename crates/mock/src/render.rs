@@ -155,15 +155,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_listing_is_sorted_and_marks_directories() {
-        let tree = Tree::new();
-        assert_eq!(tree.listing(""), "instance/\noslogin/\nproject/\nuniverse/\n");
-        assert_eq!(tree.listing("project/"), "attributes/\nnumeric-project-id\nproject-id\n");
-        assert_eq!(tree.listing("instance/service-accounts/default/"), "aliases\nemail\nidentity\nscopes\ntoken\n");
-        assert_eq!(tree.listing("instance/guest-attributes/"), "");
-    }
-
-    #[test]
     fn json_has_numbers_arrays_camel_case_and_no_tokens() {
         let tree = Tree::new();
         let instance = tree.json("instance/");
@@ -176,29 +167,5 @@ mod tests {
         assert_eq!(instance["guestAttributes"], Value::Object(Map::new()));
         assert_eq!(instance["attributes"]["cluster-name"], "mock-cluster");
         assert_eq!(instance["serviceAccounts"]["default"].as_object().map(Map::len), Some(3));
-    }
-
-    #[test]
-    fn text_has_one_line_per_item() {
-        let mut tree = Tree::new();
-        tree.set("instance/service-accounts/default/scopes", "a\nb");
-        let lines = tree.lines("instance/service-accounts/default/");
-        assert_eq!(
-            lines,
-            "aliases default\nemail 123456789012-compute@developer.gserviceaccount.com\nscopes a\nscopes b\n"
-        );
-    }
-
-    #[test]
-    fn etags_depend_on_content_and_recursion() {
-        assert_ne!(Etag::new("a"), Etag::new("b"));
-        assert_ne!(Etag::new("a"), Etag::from_directory("a"));
-        assert_eq!(Etag(255).to_string(), "00000000000000ff");
-    }
-
-    #[test]
-    fn camel_case_joins_words() {
-        assert_eq!(camel_case("numeric-project-id"), "numericProjectId");
-        assert_eq!(camel_case("id"), "id");
     }
 }

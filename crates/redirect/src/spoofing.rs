@@ -11,6 +11,8 @@
 //! The interface of a new pod is there a moment before its route. So the keeper changes a decision only if two consecutive scans find
 //! the same cause ([`Decision`]), and until then the rules of either decision count as installed.
 
+mod decision;
+
 use std::collections::HashSet;
 use std::fmt;
 
@@ -18,6 +20,7 @@ use strum::Display;
 
 use base::links::{self, Link};
 use base::routes::{self, Route};
+pub(super) use decision::Decision;
 
 /// Whether to drop packets that arrive on an interface other than the one that routes to their source.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Display)]
@@ -143,45 +146,6 @@ impl fmt::Display for Cause {
     }
 }
 
-/// A keeper's decision on spoofed packets, and the scan that it is compared with.
-#[derive(Debug)]
-pub(super) struct Decision {
-    current: Spoofed,
-    last: Spoofed,
-    is_settled: bool,
-}
-
-impl Decision {
-    /// The first scan decides, but not for long if another may find something else. `is_dropped`: what an earlier keeper decided,
-    /// whose rules are there.
-    pub(super) fn new(first: Spoofed, is_dropped: bool) -> Self {
-        let is_settled = !first.is_transient();
-        let current = if is_dropped && !is_settled { Spoofed::Dropped } else { first.clone() };
-        Self { current, last: first, is_settled }
-    }
-
-    /// Takes another scan into account.
-    pub(super) fn update(&mut self, now: Spoofed) {
-        if now.is_without_pods() {
-            self.is_settled = true;
-        } else if let Some(agreed) = self.last.agreed(&now) {
-            (self.current, self.is_settled) = (agreed, true);
-        } else {
-            self.is_settled = self.current.agreed(&now).is_some();
-        }
-        self.last = now;
-    }
-
-    pub(super) fn current(&self) -> &Spoofed {
-        &self.current
-    }
-
-    /// Whether the last scan was no reason to doubt the decision. If not, the next one should come soon.
-    pub(super) fn is_settled(&self) -> bool {
-        self.is_settled
-    }
-}
-
 /// The interfaces that a route leads to, other than those that each interface has by itself.
 #[derive(Debug, Default)]
 struct Routed {
@@ -252,11 +216,11 @@ fn routed(routes: Vec<Route>) -> Routed {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use base::routes::{parse_v4, parse_v6};
 
-    fn link(index: u32, name: &str, kind: &str, master: Option<u32>) -> Link {
+    pub(in super::super) fn link(index: u32, name: &str, kind: &str, master: Option<u32>) -> Link {
         Link { index, name: name.to_owned(), is_up: true, kind: kind.to_owned(), master, leads_elsewhere: false }
     }
 
@@ -264,13 +228,13 @@ mod tests {
         names.iter().map(|name| (*name).to_owned()).collect()
     }
 
-    fn no_route(unrouted: &[(&str, Version)]) -> Spoofed {
+    pub(super) fn no_route(unrouted: &[(&str, Version)]) -> Spoofed {
         let unrouted =
             unrouted.iter().map(|(name, version)| Unrouted { interface: (*name).to_owned(), version: *version });
         Spoofed::LetPass(Cause::NoRoute(unrouted.collect()))
     }
 
-    const NO_PODS_YET: Spoofed = Spoofed::LetPass(Cause::NoPods);
+    pub(super) const NO_PODS_YET: Spoofed = Spoofed::LetPass(Cause::NoPods);
 
     #[test]
     fn spoofed_packets_are_dropped_where_each_entry_of_pods_has_a_route() {
@@ -323,39 +287,6 @@ mod tests {
             let routed = Routed { v4: names(v4), v6: names(v6) };
             assert_eq!(judge(&links, &[], &routed), expected, "{what}");
         }
-    }
-
-    #[test]
-    fn a_decision_changes_when_two_consecutive_scans_find_the_same_cause() {
-        let (one, other) = (no_route(&[("cali1", Version::V4)]), no_route(&[("cali2", Version::V4)]));
-        let both = no_route(&[("cali1", Version::V4), ("cali2", Version::V4)]);
-        let dropped = Spoofed::Dropped;
-        for (what, scans, expected, is_settled) in [
-            ("a pod is being started", vec![&dropped, &one], &dropped, false),
-            ("it is there", vec![&dropped, &one, &dropped], &dropped, true),
-            ("pods are being started all the time", vec![&dropped, &one, &other, &one, &other], &dropped, false),
-            ("one stays without a route", vec![&dropped, &both, &one], &one, true),
-            ("at the start", vec![&one], &one, false),
-            ("the same once more", vec![&one, &one], &one, true),
-            ("it has a route by then", vec![&one, &dropped, &dropped], &dropped, true),
-            ("the first pod", vec![&NO_PODS_YET, &dropped], &NO_PODS_YET, false),
-            ("and it stays", vec![&NO_PODS_YET, &dropped, &dropped], &dropped, true),
-            ("the last pod ends", vec![&dropped, &NO_PODS_YET, &NO_PODS_YET], &dropped, true),
-        ] {
-            let mut scans = scans.into_iter().cloned();
-            let mut decision = Decision::new(scans.next().expect("one"), false);
-            scans.for_each(|now| decision.update(now));
-            assert_eq!((decision.current(), decision.is_settled()), (expected, is_settled), "{what}");
-        }
-    }
-
-    #[test]
-    fn what_an_earlier_keeper_decided_stands_until_two_scans_agree() {
-        let unrouted = no_route(&[("cali1", Version::V4)]);
-        let mut decision = Decision::new(unrouted.clone(), true);
-        assert_eq!((decision.current(), decision.is_settled()), (&Spoofed::Dropped, false));
-        decision.update(unrouted.clone());
-        assert_eq!((decision.current(), decision.is_settled()), (&unrouted, true));
     }
 
     #[test]

@@ -85,6 +85,7 @@ fn leading_to(routes: &[Route], to: IpAddr) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::spoofing::tests::link;
     use base::routes::{parse_v4, parse_v6};
 
     const HEADER: &str = "Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT\n";
@@ -113,10 +114,6 @@ mod tests {
 
     fn route(to: &str, length: &str, flags: &str, interface: &str) -> String {
         format!("{to} {length} {NONE} 00 {NONE} 00000400 00000001 00000000 {flags} {interface}\n")
-    }
-
-    fn link(index: u32, name: &str, kind: &str, master: Option<u32>) -> Link {
-        Link { index, name: name.to_owned(), is_up: true, kind: kind.to_owned(), master, leads_elsewhere: false }
     }
 
     /// A pod sent a router advertisement, with a route to the server's network.

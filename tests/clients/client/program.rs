@@ -61,6 +61,19 @@ fn class_path(folder: &Path) -> String {
 }
 
 impl Program {
+    pub(super) fn language(self) -> &'static str {
+        match self {
+            Self::Replay { program: "dotnet" } => ".NET",
+            Self::Replay { program: "facter" } => "Ruby",
+            Self::Python { .. } | Self::CloudInit { .. } => "Python",
+            Self::Go { .. } | Self::Replay { .. } => "Go",
+            Self::Node { .. } => "Node",
+            Self::Java { .. } => "Java",
+            Self::Rust { .. } => "Rust",
+            Self::Shell { .. } => "shell",
+        }
+    }
+
     /// Needs of the program: names of rows in `tests/needs.tsv`.
     pub(super) fn needs(self) -> &'static [&'static str] {
         match self {

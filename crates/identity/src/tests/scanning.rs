@@ -41,8 +41,7 @@ fn told(told: Told) -> Result<String, Missing> {
 async fn a_known_client_is_answered_before_the_scan_for_another_ends() {
     let node = Node::slow();
     let known = pod(1, "a", "app");
-    node.start(100, &known, ADDR);
-    node.identity.pods.apply(known);
+    node.run(100, &known, ADDR);
     let visitor = node.connect(ADDR);
     assert_eq!(told(visitor.wait().await), Ok("p1".to_owned()));
 
@@ -63,8 +62,7 @@ async fn a_known_client_is_answered_before_the_scan_for_another_ends() {
 async fn a_scan_that_began_after_a_connection_counts_however_long_ago_it_ended() {
     let node = Node::slow();
     let known = pod(1, "a", "app");
-    node.start(100, &known, ADDR);
-    node.identity.pods.apply(known);
+    node.run(100, &known, ADDR);
     let visitor = node.connect(ADDR);
     node.scan().await;
     // A throttled process may read the result of a scan late.
@@ -77,8 +75,7 @@ async fn a_scan_that_ran_when_a_connection_came_does_not_identify_it() {
     let node = Node::slow();
     // It lives on and keeps its address, which another one has as well.
     let (old, new) = (pod(1, "a", "app"), pod(2, "b", "other"));
-    node.start(100, &old, ADDR);
-    node.identity.pods.apply(old);
+    node.run(100, &old, ADDR);
     node.identity.pods.apply(new.clone());
     let stranger = node.begin_a_scan().await;
     node.start(101, &new, ADDR);
@@ -91,8 +88,7 @@ async fn a_scan_that_ran_when_a_connection_came_does_not_identify_it() {
 async fn an_address_that_passes_on_during_a_scan_is_not_the_old_pods_any_more() {
     let node = Node::slow();
     let (old, new) = (pod(1, "a", "app"), pod(2, "b", "other"));
-    node.start(100, &old, ADDR);
-    node.identity.pods.apply(old);
+    node.run(100, &old, ADDR);
     node.identity.pods.apply(new.clone());
     let before = node.connect(ADDR);
     assert_eq!(told(before.wait().await), Ok("p1".to_owned()));
@@ -109,8 +105,7 @@ async fn an_address_that_passes_on_during_a_scan_is_not_the_old_pods_any_more() 
 async fn a_scan_that_takes_too_long_is_given_up_and_the_answer_says_so() {
     let node = Node::with(Attest::Prefer, None, |sandboxes| Scans::slow(sandboxes, Duration::from_secs(60)));
     let known = pod(1, "a", "app");
-    node.start(100, &known, ADDR);
-    node.identity.pods.apply(known);
+    node.run(100, &known, ADDR);
     let began = Instant::now();
     assert_eq!(told(node.wait(ADDR).await.expect("no panic")), Err(Missing::Scan));
     assert_eq!(began.elapsed(), Duration::from_secs(2));

@@ -1,10 +1,13 @@
 //! The cost of a workload's requests, and their results when a server fails.
 
+mod bound;
 mod cannot_cross;
 pub(super) mod lab;
 mod outage;
 mod prefetch;
 mod refusals;
+mod renewal;
+mod sent;
 mod stalled;
 
 use std::io;
@@ -88,55 +91,6 @@ async fn a_workload_that_invents_scopes_leaves_googles_quota_to_others() {
     }
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_bound_token_is_an_exchange_of_its_own_for_each_certificate() {
-    let lab = Lab::new("");
-    let bound = |certificate: u8, target: &str| bound_key(lab.number, certificate, target);
-    assert_eq!(lab.token(TOKEN).await, "fed-1");
-    assert_eq!(lab.ask_for(&bound(1, TOKEN)).await.expect("a token").0, "fed-2");
-    assert_eq!(lab.ask_for(&bound(2, TOKEN)).await.expect("a token").0, "fed-3");
-    assert_eq!(lab.ask_for(&bound(2, "default/token?scopes=a")).await.expect("a token").0, "fed-4");
-    assert_eq!(lab.token(TOKEN).await, "fed-1", "a plain one is not bound");
-    let sent = lab.servers.read(|script| script.exchanges.clone());
-    let of = |exchange: &Value| (exchange["scope"].clone(), exchange["options"].clone());
-    let options = |certificate: u8| {
-        json!(json!({"bindCertFingerprint": Fingerprint::from([certificate; 32]).to_string()}).to_string())
-    };
-    assert_eq!(
-        sent.iter().map(of).collect::<Vec<_>>(),
-        [
-            (json!(sts::CLOUD_PLATFORM), Value::Null),
-            (json!(sts::CLOUD_PLATFORM), options(1)),
-            (json!(sts::CLOUD_PLATFORM), options(2)),
-            (json!("a"), options(2)),
-        ]
-    );
-    assert_eq!(lab.servers.counts()[0], 1, "all for one Kubernetes token");
-
-    lab.servers.change(|script| script.delay = Duration::from_millis(1));
-    // Certificates that are made up leave what is not bound alone.
-    let mut refused = 0;
-    for number in 0..200 {
-        let target = format!("default/token?scopes=s{number}");
-        refused += usize::from(lab.ask_for(&bound(3, &target)).await.is_err());
-    }
-    assert!(refused > 70, "{refused}");
-    assert!(lab.ask("default/token?scopes=x").await.is_ok());
-}
-
-#[tokio::test(start_paused = true)]
-async fn what_is_not_bound_is_not_found_with_the_setting_that_helps() {
-    let lab = Lab::new(GOOGLE_ACCOUNT);
-    for (target, why) in [(TOKEN, "is linked to a Google account"), (IDENTITY, "identity tokens are not bound")] {
-        let asked = lab.ask_for(&bound_key(lab.number, 1, target)).await;
-        let Err(NoToken::Refused(refused)) = asked else { panic!("{target}: a token") };
-        let text = String::from_utf8_lossy(&refused.body).into_owned();
-        assert_eq!(refused.status, StatusCode::NOT_FOUND);
-        assert!(text.contains(why) && text.contains("GOOGLE_API_ENABLE_RUNTIME_BOUND_TOKEN=false"), "{text}");
-    }
-    assert_eq!(lab.servers.counts()[1..], [0, 0]);
-}
-
 #[derive(Clone, Default)]
 struct Log(Arc<std::sync::Mutex<Vec<u8>>>);
 
@@ -189,31 +143,6 @@ async fn a_pod_that_invents_scopes_writes_little_into_the_log() {
             "{log}"
         );
     }
-}
-
-#[tokio::test(start_paused = true)]
-async fn each_server_is_asked_what_it_expects() {
-    let lab = Lab::new(GOOGLE_ACCOUNT);
-    lab.token(TOKEN).await;
-    lab.token(IDENTITY).await;
-    lab.servers.read(|script| {
-        let (path, body) = &script.token_requests[0];
-        assert_eq!(path, "/api/v1/namespaces/a/serviceaccounts/app/token");
-        let uid = pod(1, "a", "app").uid.to_string();
-        let pod = json!({"apiVersion": "v1", "kind": "Pod", "name": "p1", "uid": uid});
-        let spec = json!({"audiences": ["shop.svc.id.goog"], "expirationSeconds": 3600, "boundObjectRef": pod});
-        assert_eq!(body["spec"], spec);
-        let exchange = &script.exchanges[0];
-        assert_eq!((&exchange["subjectToken"], &exchange["scope"]), (&json!("ksa-1"), &json!(sts::CLOUD_PLATFORM)));
-        let audience = "identitynamespace:shop.svc.id.goog:https://container.googleapis.com/v1/projects/shop/c";
-        assert_eq!(exchange["audience"], audience);
-        let urls: Vec<_> =
-            script.impersonations.iter().map(|(url, bearer, _)| (url.as_str(), bearer.as_str())).collect();
-        let account = format!("https://iam.example/v1/projects/-/serviceAccounts/{GOOGLE_ACCOUNT}");
-        let (access, identity) = (format!("{account}:generateAccessToken"), format!("{account}:generateIdToken"));
-        assert_eq!(urls, [(access.as_str(), "Bearer fed-1"), (identity.as_str(), "Bearer fed-1")]);
-        assert_eq!(script.impersonations[1].2, json!({"audience": "https://a", "includeEmail": true}));
-    });
 }
 
 #[tokio::test(start_paused = true)]
@@ -271,57 +200,6 @@ async fn a_fetch_that_runs_out_of_time_goes_on_where_it_was() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_leads_to_a_token_is_renewed_from_40_to_60_percent_of_its_life_on() {
-    let lab = Lab::new(GOOGLE_ACCOUNT);
-    lab.token(TOKEN).await;
-    sleep(Duration::from_secs(1430)).await;
-    lab.token(IDENTITY).await;
-    assert_eq!(lab.servers.counts(), [1, 1, 2]);
-    sleep(Duration::from_secs(731)).await;
-    lab.token(IDENTITY).await;
-    sleep(Duration::from_secs(1)).await;
-    assert_eq!(lab.servers.counts(), [2, 2, 3], "in the background");
-    let bearer = |at: usize| lab.servers.read(|script| script.impersonations[at].1.clone());
-    lab.token(IDENTITY).await;
-    assert_eq!([bearer(2), bearer(3)], ["Bearer fed-1", "Bearer fed-2"]);
-
-    // While the API server and STS are unreachable, existing tokens are used to their end, and never longer.
-    lab.servers.change(|script| (script.kubernetes, script.sts) = (Does::Fail, Does::Fail));
-    sleep(Duration::from_secs(3580)).await;
-    lab.token(IDENTITY).await;
-    sleep(Duration::from_secs(15)).await;
-    let why = lab.failure(IDENTITY).await;
-    assert!(why.contains("the API server cannot be reached"), "{why}");
-    assert_eq!(lab.servers.counts()[2], 5);
-    lab.servers.change(|script| (script.kubernetes, script.sts) = (Does::Issue(3600), Does::Issue(3600)));
-    sleep(Duration::from_secs(1)).await;
-    lab.token(IDENTITY).await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn an_unlinked_token_is_replaced_when_half_of_its_life_is_over_and_kept_if_that_fails() {
-    let lab = Lab::new("");
-    let (_, seconds) = lab.ask(TOKEN).await.expect("a token");
-    assert!((3598..=3600).contains(&seconds), "{seconds}");
-    sleep(Duration::from_secs(2700)).await;
-    lab.servers.change(|script| script.sts = Does::Fail);
-    let (old, left) = lab.ask(TOKEN).await.expect("the token before");
-    assert_eq!(old, "fed-1");
-    assert!((895..=900).contains(&left), "{left}");
-    lab.servers.change(|script| script.sts = Does::Issue(3600));
-    sleep(Duration::from_secs(1)).await;
-    assert_eq!(lab.token(TOKEN).await, "fed-3");
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_federated_token_ends_with_the_kubernetes_token() {
-    let lab = Lab::new("");
-    lab.servers.change(|script| script.kubernetes = Does::Issue(900));
-    let (_, seconds) = lab.ask(TOKEN).await.expect("a token");
-    assert!((895..=900).contains(&seconds), "{seconds}");
-}
-
-#[tokio::test(start_paused = true)]
 async fn another_pod_vouches_when_one_is_gone() {
     let lab = Lab::new(GOOGLE_ACCOUNT);
     let gone = "Operation cannot be fulfilled on Pod \"p1\": the UID in the bound object reference does not match";
@@ -353,43 +231,6 @@ async fn a_malformed_annotation_is_refused_with_googles_text() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_changed_annotation_is_a_new_workload_and_the_old_ones_tokens_are_forgotten() {
-    let mut lab = Lab::new(GOOGLE_ACCOUNT);
-    assert_eq!(lab.token(TOKEN).await, "google-1");
-    let workloads = Arc::clone(&lab.source.means.workloads);
-    let old = lab.number;
-    lab.servers.change(|script| script.annotation = "");
-    workloads.recheck(old);
-    sleep(Duration::from_millis(10)).await;
-    assert!(workloads.has(old), "it was read with its first token");
-    sleep(Duration::from_secs(60)).await;
-    workloads.recheck(old);
-    sleep(Duration::from_millis(10)).await;
-    for number in workloads.retain(|| lab.source.means.pods.all()) {
-        assert_eq!(number, old);
-        lab.source.kept.forget(number);
-    }
-    let why = lab.failure(TOKEN).await;
-    assert_eq!(why, "the pod's service account has changed");
-    assert!(lab.source.kept.is_empty(), "nobody would forget it again");
-    let Principal::Workload(new) = workloads.of_pod(&pod(1, "a", "app")).principal() else { panic!("a workload") };
-    lab.number = new;
-    assert_eq!(lab.token(TOKEN).await, "fed-2", "not what was kept for the old one");
-    assert_eq!(lab.servers.counts(), [2, 2, 1]);
-}
-
-#[tokio::test(start_paused = true)]
-async fn annotations_are_looked_at_with_each_renewal() {
-    let lab = Lab::new(GOOGLE_ACCOUNT);
-    lab.token(TOKEN).await;
-    lab.servers.change(|script| script.annotation = "");
-    sleep(Duration::from_secs(2161)).await;
-    lab.token(IDENTITY).await;
-    sleep(Duration::from_secs(1)).await;
-    assert!(!lab.source.means.workloads.has(lab.number));
-}
-
-#[tokio::test(start_paused = true)]
 async fn no_token_is_shown() {
     let lab = Lab::new(GOOGLE_ACCOUNT);
     let fetched = lab.source.fetch(&key(lab.number, TOKEN), None, Urgency::Demanded).await.expect("a token");
@@ -402,47 +243,4 @@ async fn no_token_is_shown() {
     for token in ["ksa-", "fed-", "google-", "e30."] {
         assert!(!shown.contains(token), "{token} in {shown}");
     }
-}
-
-/// A server on loopback that answers each connection once, and passes on the request.
-async fn served(answers: Vec<String>) -> (String, tokio::sync::mpsc::UnboundedReceiver<String>) {
-    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
-    let url = format!("http://{}", listener.local_addr().expect("an address"));
-    let (sender, requests) = tokio::sync::mpsc::unbounded_channel();
-    tokio::spawn(async move {
-        for answer in answers {
-            let (mut stream, _) = listener.accept().await.expect("a connection");
-            let mut request = vec![0; 16 << 10];
-            let mut read = 0;
-            while !request[..read].ends_with(b"}") {
-                read += stream.read(&mut request[read..]).await.expect("a request");
-            }
-            let _ = sender.send(String::from_utf8_lossy(&request[..read]).into_owned());
-            let head = "HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: ";
-            stream.write_all(format!("{head}{}\r\n\r\n{answer}", answer.len()).as_bytes()).await.expect("sent");
-        }
-    });
-    (url, requests)
-}
-
-#[tokio::test]
-async fn the_requests_are_http() {
-    let (url, mut requests) = served(vec![issued("/v1/token", 1, 3600), issued("", 1, 3600)]).await;
-    let endpoint = Endpoint::parse(&url).expect("loopback");
-    let federation = Federation { sts: endpoint.clone(), iam: endpoint, ..federation() };
-    let google = Google::new(&federation).expect("no file");
-    let lab = Lab::with(Servers::new(GOOGLE_ACCOUNT), federation, google);
-    assert_eq!(lab.token(TOKEN).await, "google-1");
-    let exchange = requests.recv().await.expect("a request").to_lowercase();
-    assert!(exchange.starts_with("post /v1/token http/1.1\r\n") && !exchange.contains("authorization"), "{exchange}");
-    let impersonation = requests.recv().await.expect("a request");
-    let line = format!("POST /v1/projects/-/serviceAccounts/{GOOGLE_ACCOUNT}:generateAccessToken HTTP/1.1\r\n");
-    assert!(impersonation.starts_with(&line), "{impersonation}");
-    assert!(impersonation.contains("authorization: Bearer fed-1\r\n"), "{impersonation}");
-
-    // Nothing listens any more.
-    let why = lab.failure(IDENTITY).await;
-    assert!(why.starts_with("Google's IAM Credentials API: cannot connect: "), "{why}");
-    let failure = TokenFailure::from(Failure::Closed);
-    assert_eq!(failure.what(), "The metadata server");
 }

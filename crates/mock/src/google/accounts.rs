@@ -73,30 +73,3 @@ impl Accounts {
         Ok(())
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn each_of_a_chain_must_be_allowed_to_act_as_the_next() {
-        let mut accounts = Accounts::default();
-        let app = || Principal::from(Workload::new("a", "app"));
-        accounts.bind(app(), "first@p");
-        accounts.bind("first@p".into(), "second@p");
-        accounts.bind("second@p".into(), "last@p");
-        let chain = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
-        let both = chain(&["first@p", "second@p"]);
-        assert_eq!(accounts.check(app(), &both, "last@p"), Ok(()));
-        assert_eq!(accounts.check(app(), &[], "first@p"), Ok(()));
-        assert_eq!(accounts.check(app(), &[], "last@p"), Err(Denied::Account));
-        assert_eq!(accounts.check(app(), &both[..1], "last@p"), Err(Denied::Account));
-        assert_eq!(accounts.check(app(), &both[1..], "last@p"), Err(Denied::Delegate));
-        assert_eq!(accounts.check(app(), &chain(&["nobody@p"]), "last@p"), Err(Denied::Missing));
-        assert_eq!(accounts.check(Workload::new("b", "app").into(), &[], "first@p"), Err(Denied::Account));
-        accounts.unbind(&app(), "first@p");
-        assert_eq!(accounts.check(app(), &[], "first@p"), Err(Denied::Account));
-        accounts.remove("first@p");
-        assert_eq!(accounts.check(app(), &[], "first@p"), Err(Denied::Missing));
-    }
-}

@@ -1,4 +1,4 @@
-//! [`Clock`]: the fake's time, and Google's time formats.
+//! [`Clock`]: the fake's time, and Google's time format.
 
 use std::time::{Duration, SystemTime};
 
@@ -28,44 +28,6 @@ impl Clock {
 
 /// The format in JSON: `2026-01-31T23:59:59Z`.
 pub(super) fn rfc3339(seconds: u64) -> String {
-    utc(seconds).to_string()
-}
-
-/// The format in certificates: `260131235959Z`. Correct until 2049.
-pub(super) fn utc_time(seconds: u64) -> String {
-    utc(seconds).strftime("%y%m%d%H%M%SZ").to_string()
-}
-
-fn utc(seconds: u64) -> Timestamp {
     let seconds = i64::try_from(seconds).expect("within the calendar");
-    Timestamp::from_second(seconds).expect("within the calendar")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn times_are_those_of_the_calendar() {
-        let times = [
-            (0, "1970-01-01T00:00:00Z"),
-            (951_782_400, "2000-02-29T00:00:00Z"),
-            (1_709_251_199, "2024-02-29T23:59:59Z"),
-            (1_709_251_200, "2024-03-01T00:00:00Z"),
-            (1_767_225_599, "2025-12-31T23:59:59Z"),
-            (4_107_542_400, "2100-03-01T00:00:00Z"),
-        ];
-        for (seconds, text) in times {
-            assert_eq!(rfc3339(seconds), text);
-        }
-        assert_eq!(utc_time(1_767_225_599), "251231235959Z");
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn the_clock_follows_tokios() {
-        let clock = Clock::new();
-        let before = clock.now();
-        tokio::time::advance(Duration::from_secs(100)).await;
-        assert_eq!(clock.now(), before + 100);
-    }
+    Timestamp::from_second(seconds).expect("within the calendar").to_string()
 }

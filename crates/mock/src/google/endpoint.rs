@@ -44,22 +44,3 @@ impl Endpoint {
         }
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn paths_are_those_of_googles_reference() {
-        let account = Some("a@p.iam".to_owned());
-        assert_eq!(Endpoint::of("/v1/token"), Some((Endpoint::Sts, None)));
-        let path = "/v1/projects/-/serviceAccounts/a@p.iam:generateAccessToken";
-        assert_eq!(Endpoint::of(path), Some((Endpoint::AccessToken, account.clone())));
-        let path = "/v1/projects/-/serviceAccounts/a%40p.iam:generateIdToken";
-        assert_eq!(Endpoint::of(path), Some((Endpoint::IdToken, account)));
-        for path in ["/", "/v1/token/", "/v1/projects/p/serviceAccounts/a@p.iam:generateIdToken", "/v1/projects/-/x"] {
-            assert_eq!(Endpoint::of(path), None, "{path}");
-        }
-        assert_eq!(Endpoint::of("/v1/projects/-/serviceAccounts/a@p.iam:signBlob"), None);
-    }
-}

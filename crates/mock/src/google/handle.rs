@@ -9,7 +9,7 @@ use http::{Request, Response};
 use super::fault::Fault;
 use super::routes;
 use super::state::State;
-use super::{Authority, Endpoint, Principal, Subject, Workload};
+use super::{Endpoint, Principal, Subject, Workload};
 use crate::listening::stop;
 
 /// Observes and controls a fake Google. Clones refer to the same one. Dropping all of them does not stop it.
@@ -31,13 +31,8 @@ impl Handle {
     }
 
     /// The certificate of its authority, in PEM.
-    pub fn ca_pem(&self) -> String {
-        self.state.settings.authority.pem()
-    }
-
-    /// Its authority, for another fake Google that the same clients trust.
-    pub fn authority(&self) -> Authority {
-        self.state.settings.authority.clone()
+    pub fn ca_pem(&self) -> &'static str {
+        self.state.settings.authority.pem
     }
 
     /// The fake's time, in whole seconds since 1970. It follows tokio's clock, even when that is paused.

@@ -37,7 +37,6 @@ mod answer;
 mod ask;
 mod authority;
 mod clock;
-mod der;
 mod endpoint;
 mod fault;
 mod handle;

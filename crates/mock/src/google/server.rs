@@ -25,9 +25,6 @@ use crate::listening::{accept, listen, stopped};
 /// Any free port.
 const ADDR: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
-/// Names and addresses that the certificate is for.
-const NAMES: [&str; 3] = ["localhost", "127.0.0.1", "::1"];
-
 /// Maximum size of a request's body, in bytes.
 const MAX_BODY_BYTES: usize = 64 * 1024;
 
@@ -43,8 +40,7 @@ impl Google {
     /// If no port can be bound.
     #[expect(clippy::unused_async, reason = "only a runtime can listen, as with tokio's TcpListener")]
     pub async fn start(settings: Settings) -> Handle {
-        let tls = settings.tls.then(|| settings.authority.server(&NAMES).expect("names for a certificate"));
-        let tls = tls.map(|config| TlsAcceptor::from(Arc::new(config)));
+        let tls = settings.tls.then(|| TlsAcceptor::from(Arc::new(settings.authority.tls())));
         let listener = listen(ADDR).expect("the loopback address has a free port");
         let state = Arc::new(State::new(listener.local_addr().expect("it is bound"), settings));
         tokio::spawn(run(listener, tls, Arc::clone(&state), state.stop.subscribe()));

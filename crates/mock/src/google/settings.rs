@@ -7,7 +7,7 @@ use super::{Authority, Jwks};
 pub struct Settings {
     /// Whether to serve HTTPS rather than HTTP. Default: true.
     pub tls: bool,
-    /// The authority of the server's certificate. Default: a new one.
+    /// The authority of the server's certificate. Default: [`Authority::USUAL`].
     pub authority: Authority,
     /// The pools that are known to STS.
     pub pools: Vec<Pool>,
@@ -18,7 +18,7 @@ pub struct Settings {
 impl Settings {
     /// The defaults, with one pool.
     pub fn new(pool: Pool) -> Self {
-        Self { tls: true, authority: Authority::new(), pools: vec![pool], jwks: Jwks::default() }
+        Self { tls: true, authority: Authority::USUAL, pools: vec![pool], jwks: Jwks::default() }
     }
 }
 

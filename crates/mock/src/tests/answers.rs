@@ -15,6 +15,8 @@ async fn the_tree_has_the_content_types_of_the_real_server() {
         ("project/", "application/text", "attributes/\nnumeric-project-id\nproject-id\n"),
         ("project/?recursive=maybe", "application/text", "attributes/\nnumeric-project-id\nproject-id\n"),
         ("", "application/text", "instance/\noslogin/\nproject/\nuniverse/\n"),
+        ("instance/guest-attributes/", "application/text", ""),
+        ("instance/service-accounts/default/", "application/text", "aliases\nemail\nidentity\nscopes\ntoken\n"),
         ("/project//project-id", "application/text", "mock-project"),
         ("instance/id?alt=json", "application/json", "4520031799277581759"),
         ("instance/zone", "application/text", "projects/123456789012/zones/us-central1-a"),
@@ -91,6 +93,9 @@ async fn only_the_root_requires_no_header() {
         ("", 200, 403),
         ("Metadata-Flavor: Not Google\r\n", 200, 403),
         ("Metadata-Flavor: google\r\n", 200, 403),
+        ("metadata-flavor:   Google  \r\n", 200, 200),
+        ("Metadata-Flavor: Google\r\nMetadata-Flavor: evil\r\n", 200, 403),
+        ("X-Google-Metadata-Request: True\r\nMetadata-Flavor: evil\r\n", 200, 403),
         ("X-Google-Metadata-Request: True\r\n", 200, 200),
         ("Metadata-Flavor: Google\r\nX-Forwarded-For: 10.0.0.1\r\n", 403, 403),
         ("Metadata-Flavor: Google\r\nx-forwarded-for:\r\n", 403, 403),
@@ -156,6 +161,10 @@ async fn all_secrets_are_served() {
         let reply = client.get(&format!("{V1}instance/attributes/?{query}")).await;
         assert!(reply.body.contains("MOCK-SECRET-kubelet-key"), "{query}");
     }
+    for query in ["recursive=false", "recursive=0", "Recursive=true"] {
+        let reply = client.get(&format!("{V1}instance/attributes/?{query}")).await;
+        assert!(!reply.body.contains(SECRET_MARKER), "{query}");
+    }
 }
 
 #[tokio::test]
@@ -192,10 +201,20 @@ async fn guests_write_attributes_if_enabled() {
 async fn settings_are_metadata() {
     let (mock, mut client) = started().await;
     mock.legacy(true);
-    client.send("GET /computeMetadata/v1beta1/instance/attributes/kube-env HTTP/1.1\r\nHost: h\r\n\r\n").await;
-    assert!(client.reply(true).await.body.contains(SECRET_MARKER), "no header was needed");
-    client.send("GET /0.1/meta-data/auth-token HTTP/1.1\r\nHost: h\r\n\r\n").await;
-    assert!(client.reply(true).await.body.contains("ya29.mock-"));
+    for (path, body) in [
+        ("/computeMetadata/v1beta1/instance/attributes/kube-env", SECRET_MARKER),
+        ("/computeMetadata/v1beta1/instance/service-accounts/default/acquire", "ya29.mock-"),
+        ("/0.1/meta-data/attributes/kube-env", SECRET_MARKER),
+        ("/0.1/meta-data/service-accounts/default/acquire", "ya29.mock-"),
+        ("/0.1/meta-data/auth-token", "ya29.mock-"),
+    ] {
+        client.send(&format!("GET {path} HTTP/1.1\r\nHost: h\r\n\r\n")).await;
+        assert!(client.reply(true).await.body.contains(body), "{path}, without a header");
+    }
+    for path in ["/0.10/", "/computeMetadata/v1beta10/"] {
+        client.send(&format!("GET {path} HTTP/1.1\r\nHost: h\r\n\r\n")).await;
+        assert_eq!(client.reply(true).await.status, 403, "{path} is no legacy path");
+    }
     mock.legacy(false);
     assert_eq!(client.get("/computeMetadata/v1beta1/instance/attributes/kube-env").await.status, 404);
     mock.remove("instance/gce-workload-certificates/config-status");

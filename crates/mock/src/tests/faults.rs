@@ -8,11 +8,11 @@ use super::*;
 use crate::Fault;
 
 /// The response to a token request with a fault: its bytes, and how the stream ends. The request has
-/// `Connection: close`.
+/// `Close` in its `Connection`.
 async fn broken(fault: Fault) -> (String, std::io::Result<()>) {
     let (mock, mut client) = started().await;
     mock.fault(fault);
-    let close = "Host: h\r\nMetadata-Flavor: Google\r\nConnection: close\r\n\r\n";
+    let close = "Host: h\r\nMetadata-Flavor: Google\r\nConnection: x, Close\r\n\r\n";
     client.send(&format!("GET {ACCOUNT}token HTTP/1.1\r\n{close}")).await;
     client.rest().await
 }

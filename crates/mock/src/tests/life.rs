@@ -76,6 +76,7 @@ async fn http_1_0_ends_unless_it_asks_to_go_on() {
 #[tokio::test]
 async fn invalid_requests_are_refused_and_the_connection_closed() {
     let huge = format!("GET /{} HTTP/1.1\r\n", "a".repeat(70_000));
+    let many = format!("GET / HTTP/1.1\r\n{}\r\n", "A: b\r\n".repeat(129));
     for (bytes, status) in [
         ("GET / HTTP/1.1\r\n\r\n", "400"),
         ("GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", "400"),
@@ -83,8 +84,13 @@ async fn invalid_requests_are_refused_and_the_connection_closed() {
         ("CONNECT 169.254.169.254:80 HTTP/1.1\r\nHost: h\r\n\r\n", "400"),
         ("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "400"),
         ("GET / HTTP/1.1\r\nHost: h\r\nContent-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", "400"),
+        ("GET / HTTP/1.1\r\nHost: h\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\n", "400"),
+        ("GET / HTTP/1.1\r\nHost: h\r\nContent-Length: +5\r\n\r\n", "400"),
+        ("GET / HTTP/1.1\r\nHost: h\r\nContent-Length: \r\n\r\n", "400"),
+        ("GET / HTTP/1.1\r\nHost: h\r\nContent-Length: 99999999999999999999999\r\n\r\n", "400"),
         ("PUT / HTTP/1.1\r\nHost: h\r\nContent-Length: 300000\r\n\r\n", "413"),
         (&huge, "431"),
+        (&many, "431"),
     ] {
         let (mock, mut client) = started().await;
         client.send(bytes).await;
@@ -98,7 +104,12 @@ async fn invalid_requests_are_refused_and_the_connection_closed() {
 async fn a_body_is_not_read_as_a_request() {
     let (mock, mut client) = started().await;
     let inner = request("GET", "/computeMetadata/v1/instance/attributes/kube-env");
-    client.send(&format!("GET / HTTP/1.1\r\nHost: h\r\nContent-Length: {}\r\n\r\n{inner}", inner.len())).await;
+    client
+        .send(&format!(
+            "GET / HTTP/1.1\r\nHost: h\r\nContent-Length: {0}\r\nContent-Length: {0}\r\n\r\n{inner}",
+            inner.len()
+        ))
+        .await;
     assert_eq!(client.reply(true).await.status, 200);
     assert_eq!(client.get("/").await.status, 200);
     assert_eq!(mock.requests(), 2);

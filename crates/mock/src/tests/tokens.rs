@@ -77,6 +77,11 @@ async fn recursive_reads_of_an_account_contain_no_token() {
     assert_eq!(account["aliases"], serde_json::json!(["default"]));
     assert_eq!(account["email"], DEFAULT_ACCOUNT);
     assert!(account["scopes"].is_array() && account.get("token").is_none() && account.get("identity").is_none());
+    let text = client.get(&format!("{ACCOUNT}?recursive=true&alt=text")).await.body;
+    assert!(
+        text.contains("\nscopes https://www.googleapis.com/auth/cloud-platform\nscopes "),
+        "a line per item: {text}"
+    );
     let accounts = client.get(&format!("{V1}instance/service-accounts/?recursive=true")).await.json();
     assert_eq!(accounts["default"], accounts[DEFAULT_ACCOUNT]);
 }
@@ -93,5 +98,9 @@ async fn identity_tokens_have_their_audience_and_are_unique() {
     assert_eq!(plain["exp"].as_u64(), plain["iat"].as_u64().map(|issued| issued + 3600));
     assert!(plain.get("google").is_none());
     let full = client.get(&format!("{target}&format=full&licenses=TRUE")).await;
-    assert!(claims(&full.body)["google"]["compute_engine"]["license_id"].is_array());
+    let machine = claims(&full.body)["google"]["compute_engine"].clone();
+    assert_eq!((&machine["zone"], &machine["license_id"][1]), (&"us-central1-a".into(), &"1001010".into()));
+    assert_eq!(machine["project_number"], 123_456_789_012_u64);
+    let unlicensed = claims(&client.get(&format!("{target}&format=full")).await.body);
+    assert_eq!(unlicensed["google"]["compute_engine"].get("license_id"), None);
 }

@@ -70,15 +70,7 @@ impl Pages {
     }
 
     pub(super) fn answer(&self, path: &str) -> Page {
-        let sentence = |status, sentence: &str| {
-            text(
-                status,
-                format!(
-                    "{sentence}
-"
-                ),
-            )
-        };
+        let sentence = |status, sentence: &str| text(status, format!("{sentence}\n"));
         let mut answer = match (path, self.last.load().as_ref().map(|last| &last.standing)) {
             (READYZ, Some(standing)) if standing.is_ready => sentence(StatusCode::OK, &standing.sentence),
             (READYZ, Some(standing)) => sentence(StatusCode::SERVICE_UNAVAILABLE, &standing.sentence),

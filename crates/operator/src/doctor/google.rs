@@ -52,7 +52,7 @@ async fn reach_one(step: Step, url: &str, federation: &Federation, node: &str, d
     let reaching = reach_by_steps(&uri, federation.google_ca.as_deref());
     match tokio::time::timeout_at(deadline.end, reaching).await {
         Ok(reached) => judge::reached(step, url, node, &reached),
-        Err(_) => Finding::trouble(step, url, "the time for all steps was over before it was reached"),
+        Err(_) => step.trying(url.to_owned()).trouble("the time for all steps was over before it was reached"),
     }
 }
 
@@ -88,16 +88,15 @@ pub(super) async fn exchange(
     let Kubernetes { patient, account, token, claims, issuer, .. } = kubernetes;
     let mut findings = Vec::new();
     let subject = patient.zip(account).map(|(patient, account)| Subject::new(&patient, account, federation));
-    let tried = "annotations";
     findings.push(match &subject {
         Some(subject) => subject.finding.clone(),
-        None => Finding::not_tried(Step::Link, tried, "the service account could not be read"),
+        None => Step::Link.trying("annotations").not_tried("the service account could not be read"),
     });
     let google = Google::new(federation).ok().filter(|_| reached.sts);
     let link = subject.as_ref().and_then(|subject| subject.link.clone());
     let federated = match (token, &google) {
         (Some(_), Some(_)) if deadline.is_over() => {
-            findings.push(Finding::not_tried(Step::Exchange, sts::TRIED, NO_TIME));
+            findings.push(sts::TRIED.not_tried(NO_TIME));
             None
         }
         (Some(token), Some(google)) => {
@@ -111,7 +110,7 @@ pub(super) async fn exchange(
         }
         (token, _) => {
             let why = if token.is_none() { "there is no Kubernetes token" } else { NOT_REACHED };
-            findings.push(Finding::not_tried(Step::Exchange, sts::TRIED, why));
+            findings.push(sts::TRIED.not_tried(why));
             None
         }
     };
@@ -120,7 +119,7 @@ pub(super) async fn exchange(
         Some(claims) => {
             judge::issuer(federation, claims, &seen(federation, claims, deadline).await, federated.is_some())
         }
-        None => Finding::not_tried(Step::Issuer, "public URL of the issuer", "there is no token that names it"),
+        None => Step::Issuer.trying("public URL of the issuer").not_tried("there is no token that names it"),
     });
     let identity = match subject {
         Some(subject) => subject.act(google.as_ref(), federation, federated, reached, deadline, &mut findings).await,
@@ -166,7 +165,7 @@ impl Subject {
     ) -> Option<String> {
         let link = self.link?;
         let Some(account) = &link.google_account else { return federated.map(|_| self.member) };
-        let skip = |why| Finding::not_tried(Step::Impersonation, format!("access token of {account}"), why);
+        let skip = |why| Step::Impersonation.trying(format!("access token of {account}")).not_tried(why);
         let (Some(google), Some(federated)) = (google, federated) else {
             findings.push(skip("there is no federated token"));
             return None;

@@ -199,22 +199,22 @@ impl Kubernetes {
         self.skip(Step::Keys, "issuer and keys that the API server publishes");
     }
 
-    fn skip(&mut self, step: Step, tried: &str) {
-        self.findings.push(Finding::not_tried(step, tried, "the API server is not reached"));
+    fn skip(&mut self, step: Step, tried: &'static str) {
+        self.findings.push(step.trying(tried).not_tried("the API server is not reached"));
     }
 
     /// Reports the steps whose input is missing as not tried.
     fn skip_missing(&mut self, settings: &Settings) {
         if self.patient.is_none() {
             let because = "it is not known whose";
-            self.findings.push(Finding::not_tried(Step::Account, "service account", because));
-            self.findings.push(Finding::not_tried(Step::Token, "Kubernetes token", because));
+            self.findings.push(Step::Account.trying("service account").not_tried(because));
+            self.findings.push(Step::Token.trying("Kubernetes token").not_tried(because));
         } else if settings.federation.is_none() {
             let because = "it is not known for which audience";
-            self.findings.push(Finding::not_tried(Step::Token, "Kubernetes token", because));
+            self.findings.push(Step::Token.trying("Kubernetes token").not_tried(because));
         }
         if self.token.is_none() {
-            self.findings.push(Finding::not_tried(Step::Claims, "what that token says", "there is no token"));
+            self.findings.push(Step::Claims.trying("what that token says").not_tried("there is no token"));
         }
     }
 }

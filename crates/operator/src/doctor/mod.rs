@@ -129,11 +129,10 @@ async fn examine_until(deadline: Deadline, proxy: SocketAddr, settings: &Setting
 
 /// Asks the running proxy how it identifies the pod.
 async fn ask_proxy(proxy: SocketAddr, patient: Option<&Patient>, deadline: Deadline) -> Finding {
-    let Some(patient) = patient else {
-        return Finding::not_tried(Step::Proxy, "the running proxy's knowledge of the pod", "it is not known which");
-    };
+    let tried = Step::Proxy.trying("the running proxy's knowledge of the pod");
+    let Some(patient) = patient else { return tried.not_tried("it is not known which") };
     if deadline.is_over() {
-        return Finding::not_tried(Step::Proxy, "the running proxy's knowledge of the pod", NO_TIME);
+        return tried.not_tried(NO_TIME);
     }
     let asked = deadline.within(explain::whois(proxy, &patient.pod_name())).await;
     let silent = || Err(AskError::Unreachable(proxy, "it did not answer in time".to_owned()));

@@ -1,5 +1,6 @@
 //! [`Report`]: all findings, as text or JSON.
 
+use std::borrow::Cow;
 use std::fmt;
 
 use serde::{Serialize, Serializer};
@@ -76,24 +77,41 @@ pub struct Report {
     findings: Vec<Finding>,
 }
 
-impl Finding {
-    pub(super) fn ok(step: Step, tried: impl AsRef<str>, seen: impl AsRef<str>) -> Self {
-        Self::new(step, Verdict::Ok, tried, seen)
+/// A step, and the action that is tried in it, for the finding to come.
+#[derive(Debug)]
+pub(super) struct Tried(pub(super) Step, pub(super) Cow<'static, str>);
+
+impl Step {
+    pub(super) fn trying(self, what: impl Into<Cow<'static, str>>) -> Tried {
+        Tried(self, what.into())
+    }
+}
+
+impl Tried {
+    pub(super) fn ok(&self, seen: impl AsRef<str>) -> Finding {
+        self.found(Verdict::Ok, seen)
     }
 
-    pub(super) fn warning(step: Step, tried: impl AsRef<str>, seen: impl AsRef<str>) -> Self {
-        Self::new(step, Verdict::Warning, tried, seen)
+    pub(super) fn warning(&self, seen: impl AsRef<str>) -> Finding {
+        self.found(Verdict::Warning, seen)
     }
 
-    pub(super) fn trouble(step: Step, tried: impl AsRef<str>, seen: impl AsRef<str>) -> Self {
-        Self::new(step, Verdict::Trouble, tried, seen)
+    pub(super) fn trouble(&self, seen: impl AsRef<str>) -> Finding {
+        self.found(Verdict::Trouble, seen)
     }
 
     /// A finding for a step that was left out, with the reason.
-    pub(super) fn not_tried(step: Step, tried: impl AsRef<str>, because: impl AsRef<str>) -> Self {
-        Self::new(step, Verdict::NotTried, tried, format!("not tried: {}", because.as_ref()))
+    pub(super) fn not_tried(&self, because: impl AsRef<str>) -> Finding {
+        self.found(Verdict::NotTried, format!("not tried: {}", because.as_ref()))
     }
 
+    pub(super) fn found(&self, verdict: Verdict, seen: impl AsRef<str>) -> Finding {
+        let Self(step, what) = self;
+        Finding::new(*step, verdict, what, seen)
+    }
+}
+
+impl Finding {
     /// Whether the proxy's identification of the pod could not be checked.
     fn is_unseen_proxy(&self) -> bool {
         self.topic == Step::Proxy && self.verdict != Verdict::Ok

@@ -32,6 +32,7 @@
 mod metrics;
 mod open;
 mod place;
+mod room;
 mod turned_away;
 
 use std::collections::HashSet;
@@ -48,13 +49,13 @@ use metrics::ConnectionMetrics;
 pub(super) use place::{Place, Reclaim, Serving};
 
 use open::{Asker, Asks, Connection, Open, Resource};
-use turned_away::{AFTER_GIVING_WAY, AFTER_REFUSAL};
+use room::Made;
 
 use super::activity::Activity;
 use super::arrival::Arrival;
 use super::turns::Turns;
 use crate::memory::{Level, OPEN_BYTES, Pressure, SERVING_BYTES, UNREAD_BYTES};
-use crate::shares::{Availability, Client};
+use crate::shares::Client;
 use base::clock::BootTime;
 use telemetry::Registry;
 use telemetry::shedding::{Shed, Shedding};
@@ -63,10 +64,6 @@ use telemetry::table;
 /// A newcomer that can wait does not replace a pod's connection that was accepted or made progress within this time before
 /// the last turn of the event loop.
 const NEWCOMER_PROTECTION: Duration = Duration::from_secs(1);
-
-/// A newcomer without patience waits for a turn of the event loop only if the last one is longer ago than this.
-/// Otherwise each newcomer of a flood would take a turn, and the queue would grow.
-const MIN_READING_INTERVAL: Duration = Duration::from_millis(5);
 
 /// Under memory pressure, a connection younger than this is not closed for lack of progress, and a request in
 /// flight does not give way to a client that holds nothing.
@@ -314,78 +311,6 @@ impl Connections {
         }
     }
 
-    /// Closes other connections until there is room, by the rule in the module documentation.
-    fn make_room(&self, open: &mut Open, resource: Resource, asks: Asks, amount: usize, wait_for: WaitFor) -> Made {
-        let mut freed = 0;
-        let is_newcomer = asks.number().is_none();
-        loop {
-            let room = open.room(resource, asks, amount);
-            let victim = match room {
-                Availability::None if is_newcomer && open.turned_away.includes(asks.client, Instant::now()) => {
-                    return Made::None;
-                }
-                Availability::Free => return Made::Room,
-                // This amount was taken from the other client. The part that newcomers leave free need not be restored
-                // as well: after a flood, dozens of connections would be cut for the first one.
-                Availability::From(_) if freed >= amount => return Made::Room,
-                Availability::From(largest) => open.victim_of(largest),
-                Availability::FromItself => open.useless_but(asks.number(), Some(asks.client)),
-                Availability::None => open.victim_among_equals(asks),
-            };
-            let Some(victim) = victim else { return Self::without_victim(open, room, asks, wait_for) };
-            // A request takes precedence over a connection of the largest client that has sent none. A newcomer waits
-            // only until bytes that have arrived are read: it cannot wait until the largest client is silent.
-            let takes = matches!(room, Availability::From(_));
-            let is_urgent = takes && !is_newcomer;
-            let is_young = !takes && !victim.is_useless && victim.since.elapsed() < MIN_CLOSE_AGE;
-            let must_wait = match wait_for {
-                WaitFor::Silence if is_young => true,
-                _ if is_young => return Made::None,
-                WaitFor::Silence if takes || !victim.is_useless => victim.since > open.read_until,
-                WaitFor::Silence => victim.since + open.protection > open.read_until,
-                WaitFor::Reading => victim.since > open.read_until && open.read_until.elapsed() > MIN_READING_INTERVAL,
-                WaitFor::Nothing => false,
-            };
-            if must_wait && !is_urgent {
-                return Made::Later;
-            }
-            freed += victim.holds(resource);
-            self.cut(open, victim.number);
-            if room == Availability::None && !victim.is_useless {
-                open.turned_away.add(victim.client, Instant::now(), AFTER_GIVING_WAY);
-            }
-            self.shedding.shed(if victim.is_useless { Shed::IdleConnection } else { Shed::FairShare }, None);
-        }
-    }
-
-    /// What an asker gets if no connection can be closed for it.
-    fn without_victim(open: &mut Open, room: Availability, asks: Asks, wait_for: WaitFor) -> Made {
-        let Asker::Newcomer(arrived) = asks.by else { return Made::None };
-        // Bytes from the client's own connections are read first. Then some of these connections end, or can be
-        // closed. A client without connections waits until another's can be closed.
-        let holds_nothing = open.holds_nothing_else(asks);
-        if open.awaits_turn(asks.client) || holds_nothing && wait_for == WaitFor::Silence {
-            return Made::Later;
-        }
-        if room == Availability::None && !holds_nothing {
-            // A throttled process may see a client's next connection before the end of the last one.
-            let must_read = match wait_for {
-                WaitFor::Silence => arrived > open.read_until,
-                WaitFor::Reading => open.read_until.elapsed() > MIN_READING_INTERVAL,
-                WaitFor::Nothing => false,
-            };
-            if must_read {
-                return Made::Later;
-            }
-            open.turned_away.add(asks.client, Instant::now(), AFTER_REFUSAL);
-        }
-        Made::None
-    }
-
-    fn make_memory(&self, open: &mut Open, asks: Asks, bytes: usize) -> bool {
-        matches!(self.make_room(open, Resource::Memory, asks, bytes, WaitFor::Silence), Made::Room)
-    }
-
     fn cut(&self, open: &mut Open, number: u64) {
         let Some(connection) = open.remove(number) else { return };
         connection.activity.cut();
@@ -400,13 +325,6 @@ impl Connections {
         let crowded_from = (open.memory.limit() / 4 * 3).min(CROWDED_BYTES);
         self.is_crowded.store(open.memory.used() > crowded_from, Relaxed);
     }
-}
-
-/// Result of making room.
-enum Made {
-    Room,
-    Later,
-    None,
 }
 
 #[cfg(test)]

@@ -59,8 +59,15 @@ async fn requests_are_counted_by_endpoint_and_workload() {
 #[tokio::test]
 async fn other_paths_and_methods_are_404() {
     let world = World::new().await;
-    let reply = world.post("/v1/projects/p/serviceAccounts/a@p:generateAccessToken", None, &json!({})).await;
-    assert_eq!(reply.status, 404);
+    for path in [
+        "/",
+        "/v1/token/",
+        "/v1/projects/-/x",
+        "/v1/projects/-/serviceAccounts/a@p:signBlob",
+        "/v1/projects/p/serviceAccounts/a@p:generateAccessToken",
+    ] {
+        assert_eq!(world.post(path, None, &json!({})).await.status, 404, "{path}");
+    }
     let request = Request::get("/v1/token").body(Bytes::new()).expect("a request");
     assert_eq!(world.google.call(request).await.status(), 404);
     assert_eq!(world.google.count(Endpoint::Sts), 0);

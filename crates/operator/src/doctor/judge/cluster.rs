@@ -7,7 +7,7 @@ use http::StatusCode;
 use super::time;
 use crate::doctor::commands;
 use crate::doctor::patient::{Patient, Unfit};
-use crate::doctor::report::{Finding, Step};
+use crate::doctor::report::{Finding, Step, Tried};
 use identity::cluster::{
     ACCOUNT_PREFIX, Acting, BadCertificate, Credential, Failure, NODE_PREFIX, RequestError, Settings, TlsFailure,
     TokenRequestError, User,
@@ -25,16 +25,15 @@ const LEGACY_IMPERSONATION: &str = "cannot impersonate resource";
 
 /// The user that the API server identifies the credential as.
 pub(in crate::doctor) fn api_server(server: &str, settings: &Settings, user: &Result<User, RequestError>) -> Finding {
-    let tried = format!("API server {}", server.trim_end_matches('/')).trim_end().to_owned();
-    let (step, node) = (Step::ApiServer, &settings.node);
+    let tried = Step::ApiServer.trying(format!("API server {}", server.trim_end_matches('/')).trim_end().to_owned());
+    let node = &settings.node;
     let error = match user {
-        Ok(user) => return credential(tried, settings, user),
+        Ok(user) => return credential(&tried, settings, user),
         Err(error) => error,
     };
     match error.failure() {
         Failure::Refused(StatusCode::UNAUTHORIZED) => {
-            let finding = Finding::trouble(step, tried, "the API server does not accept the credential")
-                .saying(error.to_string());
+            let finding = tried.trouble("the API server does not accept the credential").saying(error.to_string());
             match settings.credential {
                 Credential::Kubeconfig(_) => finding.advising(
                     "give a kubeconfig whose certificate or token is valid; the kubelet's own is renewed by the kubelet",
@@ -46,33 +45,30 @@ pub(in crate::doctor) fn api_server(server: &str, settings: &Settings, user: &Re
         }
         // It accepts the credential, but does not know this request or does not allow it.
         Failure::Refused(StatusCode::NOT_FOUND | StatusCode::FORBIDDEN) => {
-            Finding::ok(step, tried, "it answers, and does not say whom it takes the credential for")
+            tried.ok("it answers, and does not say whom it takes the credential for")
         }
-        Failure::Refused(_) | Failure::Invalid | Failure::Expired => {
-            Finding::trouble(step, tried, "this address is not an API server, or the API server fails")
-                .saying(error.to_string())
-                .looking("kubectl get --raw /readyz")
-        }
-        Failure::Cluster => Finding::trouble(step, tried, error.to_string())
+        Failure::Refused(_) | Failure::Invalid | Failure::Expired => tried
+            .trouble("this address is not an API server, or the API server fails")
+            .saying(error.to_string())
+            .looking("kubectl get --raw /readyz"),
+        Failure::Cluster => tried
+            .trouble(error.to_string())
             .advising("correct the kubeconfig, or the service account of the pod, as it says"),
-        Failure::Tls(why) => tls(tried, settings, why).saying(error.to_string()),
-        Failure::Connection | Failure::Silent => Finding::trouble(
-            step,
-            tried,
-            format!("the API server is not reached from the node {node}"),
-        )
-        .saying(error.to_string())
-        .advising(
-            "if it answers from elsewhere, the way from this node to it is blocked: a network policy, a firewall, or \
+        Failure::Tls(why) => tls(&tried, settings, why).saying(error.to_string()),
+        Failure::Connection | Failure::Silent => tried
+            .trouble(format!("the API server is not reached from the node {node}"))
+            .saying(error.to_string())
+            .advising(
+                "if it answers from elsewhere, the way from this node to it is blocked: a network policy, a firewall, or \
                  kube-proxy that is not running here",
-        )
-        .looking("kubectl get --raw /readyz"),
+            )
+            .looking("kubectl get --raw /readyz"),
     }
 }
 
 /// There is no TLS with the API server, or another server at its address.
-fn tls(tried: String, settings: &Settings, why: TlsFailure) -> Finding {
-    let finding = Finding::trouble(Step::ApiServer, tried, format!("the API server {why}"));
+fn tls(tried: &Tried, settings: &Settings, why: TlsFailure) -> Finding {
+    let finding = tried.trouble(format!("the API server {why}"));
     let address = match &settings.credential {
         Credential::Kubeconfig(file) => format!("the address and port in {} (server)", file.display()),
         Credential::OwnAccount(_) => "KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT".to_owned(),
@@ -119,38 +115,33 @@ fn certificate(finding: Finding, settings: &Settings, bad: BadCertificate) -> Fi
     }
 }
 
-fn credential(tried: String, settings: &Settings, user: &User) -> Finding {
-    let (step, node, name) = (Step::ApiServer, &settings.node, &user.name);
+fn credential(tried: &Tried, settings: &Settings, user: &User) -> Finding {
+    let (node, name) = (&settings.node, &user.name);
     let accepted = format!("it accepts the credential, as {name}");
     match (&settings.credential, &user.node, name.strip_prefix(NODE_PREFIX)) {
-        (_, _, Some(other)) if other != node.as_str() => Finding::trouble(
-            step,
-            tried,
-            format!("the kubeconfig is that of the node {other}, and --node-name is {node}"),
-        )
-        .advising("give the name of the node that this runs on, as its kubelet knows it")
-        .looking("kubectl get nodes"),
+        (_, _, Some(other)) if other != node.as_str() => tried
+            .trouble(format!("the kubeconfig is that of the node {other}, and --node-name is {node}"))
+            .advising("give the name of the node that this runs on, as its kubelet knows it")
+            .looking("kubectl get nodes"),
         (Credential::OwnAccount(Acting::AsItsNode), Some(other), _) if other != node.as_str() => {
             let seen = format!(
                 "this pod runs on the node {other}, and --node-name is {node}; it may act as its own node only"
             );
-            Finding::trouble(step, tried, seen)
-                .advising("set NODE_NAME in the pod's manifest from spec.nodeName (valueFrom, fieldRef)")
+            tried.trouble(seen).advising("set NODE_NAME in the pod's manifest from spec.nodeName (valueFrom, fieldRef)")
         }
-        (Credential::OwnAccount(Acting::AsItsNode), None, _) => Finding::warning(
-            step,
-            tried,
-            format!("{accepted}, but does not know of which node: acting as its node needs Kubernetes 1.36"),
-        )
-        .advising("on older clusters, give the kubelet's own kubeconfig (--kubeconfig)"),
-        _ => Finding::ok(step, tried, accepted),
+        (Credential::OwnAccount(Acting::AsItsNode), None, _) => tried
+            .warning(format!("{accepted}, but does not know of which node: acting as its node needs Kubernetes 1.36"))
+            .advising("on older clusters, give the kubelet's own kubeconfig (--kubeconfig)"),
+        _ => tried.ok(accepted),
     }
 }
 
 /// The credential could not be read within this time.
 pub(in crate::doctor) fn slow_credential(waited: Duration) -> Finding {
     let seen = format!("the credential could not be read within {}", time(waited));
-    Finding::trouble(Step::ApiServer, "API server", seen)
+    let tried = Step::ApiServer.trying("API server");
+    tried
+        .trouble(seen)
         .advising("find out why reading the files of the kubeconfig or the service account hangs on the node")
 }
 
@@ -161,58 +152,50 @@ pub(in crate::doctor) fn pods(
     listed: Result<usize, &RequestError>,
 ) -> Finding {
     let node = &settings.node;
-    let (step, tried) = (Step::Pods, format!("pods of the node {node}"));
+    let tried = Step::Pods.trying(format!("pods of the node {node}"));
     match listed {
-        Ok(0) => {
-            Finding::trouble(step, tried, "the API server has none, so no pod can be known; is the node's name right?")
-                .looking("kubectl get nodes")
+        Ok(0) => tried
+            .trouble("the API server has none, so no pod can be known; is the node's name right?")
+            .looking("kubectl get nodes"),
+        Ok(pods) => tried.ok(format!("{pods} can be listed")),
+        Err(error) => {
+            refused(tried.trouble(format!("the pods of {node} cannot be listed")), settings, "list pods", user, error)
         }
-        Ok(pods) => Finding::ok(step, tried, format!("{pods} can be listed")),
-        Err(error) => refused(
-            Finding::trouble(step, tried, format!("the pods of {node} cannot be listed")),
-            settings,
-            "list pods",
-            user,
-            error,
-        ),
     }
 }
 
 /// Why there is no account whose token could be tried.
 pub(in crate::doctor) fn nobody(unfit: &Unfit, node: &str) -> Finding {
-    let (step, pods_of) = (Step::Pods, |name: &dyn std::fmt::Display| format!("pods of {name} on {node}"));
+    let pods_of = |name: &dyn std::fmt::Display| Step::Pods.trying(format!("pods of {name} on {node}"));
     let on = |namespace: &str, selector: &str| {
         format!("kubectl get pods --namespace={namespace} --field-selector={selector} --output=wide")
     };
     match unfit {
-        Unfit::Nobody => Finding::trouble(step, format!("pods on {node}"), "none has a service account and a network of its own")
+        Unfit::Nobody => Step::Pods
+            .trying(format!("pods on {node}"))
+            .trouble("none has a service account and a network of its own")
             .advising("run this on a node with such a pod, or name one there (--account, --pod)"),
-        Unfit::NoPodOf(account) => Finding::trouble(
-            step,
-            pods_of(account),
-            format!("no pod of {account} with a network of its own runs here, and the API server gives this node no token for it"),
-        )
-        .advising("run this on a node where one runs; pods with hostNetwork: true act as the node")
-        .looking(on(account.namespace(), &format!("spec.serviceAccountName={}", account.name()))),
-        Unfit::NoPod(pod) => Finding::trouble(step, pods_of(pod), format!("no pod {pod} runs here"))
+        Unfit::NoPodOf(account) => pods_of(account)
+            .trouble(format!(
+                "no pod of {account} with a network of its own runs here, and the API server gives this node no token for it"
+            ))
+            .advising("run this on a node where one runs; pods with hostNetwork: true act as the node")
+            .looking(on(account.namespace(), &format!("spec.serviceAccountName={}", account.name()))),
+        Unfit::NoPod(pod) => pods_of(pod)
+            .trouble(format!("no pod {pod} runs here"))
             .advising("run this on its node")
             .looking(on(pod.namespace(), &format!("metadata.name={}", pod.name()))),
-        Unfit::NoNetwork(pod) => Finding::trouble(
-            step,
-            pods_of(pod),
-            format!("the pod {pod} has ended, or has the node's network and acts as the node"),
-        )
-        .advising("remove hostNetwork: true from its manifest, or name another pod"),
-        Unfit::NoAccount(pod) => Finding::trouble(
-            step,
-            pods_of(pod),
-            format!("the pod {pod} has no service account: it is a static pod, which the kubelet reads from a file of the node"),
-        )
-        .advising("run it as a DaemonSet or Deployment if it needs tokens, or name another pod"),
-        Unfit::PassedThrough(account) => {
-            Finding::trouble(step, pods_of(account), format!("{account} is listed with --passthrough and acts as the node"))
-                .advising("remove it from --passthrough, or name another account (--account)")
-        }
+        Unfit::NoNetwork(pod) => pods_of(pod)
+            .trouble(format!("the pod {pod} has ended, or has the node's network and acts as the node"))
+            .advising("remove hostNetwork: true from its manifest, or name another pod"),
+        Unfit::NoAccount(pod) => pods_of(pod)
+            .trouble(format!(
+                "the pod {pod} has no service account: it is a static pod, which the kubelet reads from a file of the node"
+            ))
+            .advising("run it as a DaemonSet or Deployment if it needs tokens, or name another pod"),
+        Unfit::PassedThrough(account) => pods_of(account)
+            .trouble(format!("{account} is listed with --passthrough and acts as the node"))
+            .advising("remove it from --passthrough, or name another account (--account)"),
     }
 }
 
@@ -223,18 +206,15 @@ pub(in crate::doctor) fn account(
     user: Option<&User>,
     found: Result<bool, &RequestError>,
 ) -> Finding {
-    let (step, tried) = (Step::Account, format!("service account {}", patient.name()));
+    let tried = Step::Account.trying(format!("service account {}", patient.name()));
     let Patient { namespace, account, .. } = patient;
     match found {
-        Ok(true) => Finding::ok(step, tried, format!("it can be read; the token of its pod {} is tried", patient.pod)),
-        Ok(false) => Finding::trouble(
-            step,
-            tried,
-            format!("the service account {} was deleted, and its pods are left behind", patient.name()),
-        )
-        .running(format!("kubectl create serviceaccount {account} --namespace={namespace}")),
+        Ok(true) => tried.ok(format!("it can be read; the token of its pod {} is tried", patient.pod)),
+        Ok(false) => tried
+            .trouble(format!("the service account {} was deleted, and its pods are left behind", patient.name()))
+            .running(format!("kubectl create serviceaccount {account} --namespace={namespace}")),
         Err(error) => refused(
-            Finding::trouble(step, tried, format!("the service account {} cannot be read", patient.name())),
+            tried.trouble(format!("the service account {} cannot be read", patient.name())),
             settings,
             "get serviceaccounts",
             user,
@@ -252,20 +232,19 @@ pub(in crate::doctor) fn token(
     issued: Result<(), &TokenRequestError>,
 ) -> Finding {
     let name = patient.name();
-    let (step, tried) = (Step::Token, format!("Kubernetes token of {name} for {audience}"));
+    let tried = Step::Token.trying(format!("Kubernetes token of {name} for {audience}"));
     match issued {
-        Ok(()) => Finding::ok(step, tried, format!("issued, bound to the pod {}", patient.pod)),
+        Ok(()) => tried.ok(format!("issued, bound to the pod {}", patient.pod)),
         Err(TokenRequestError::Audience(error)) => {
             let seen = format!("nodes may not ask for tokens with the audience {audience}");
-            Finding::trouble(step, tried, seen).saying(words(error)).running(commands::allow_audience(audience))
+            tried.trouble(seen).saying(words(error)).running(commands::allow_audience(audience))
         }
-        Err(TokenRequestError::SponsorGone { message, .. }) => {
-            Finding::trouble(step, tried, format!("the pod {} is gone from this node meanwhile", patient.pod))
-                .saying(message)
-                .advising("try again")
-        }
+        Err(TokenRequestError::SponsorGone { message, .. }) => tried
+            .trouble(format!("the pod {} is gone from this node meanwhile", patient.pod))
+            .saying(message)
+            .advising("try again"),
         Err(TokenRequestError::Request(error)) => {
-            let finding = Finding::trouble(step, tried, format!("the API server issues no token of {name}"));
+            let finding = tried.trouble(format!("the API server issues no token of {name}"));
             refused(finding, settings, "create serviceaccounts/token", user, error)
         }
     }
@@ -335,21 +314,22 @@ pub(in crate::doctor) fn proc(
     scanned: Result<Scanned, &ProcError>,
     pods: Option<usize>,
 ) -> Finding {
-    let (step, tried) = (Step::Proc, format!("the node's processes in {dir}"));
+    let tried = Step::Proc.trying(format!("the node's processes in {dir}"));
     let mount = "mount the node's /proc read-only, and name that directory: a hostPath volume with path: /proc, a volumeMount \
                  with readOnly: true, and --host-proc";
     match scanned {
-        Ok(Scanned { sandboxes: 0, processes, .. }) if pods.is_some_and(|pods| pods > 0) => Finding::warning(
-            step,
-            tried,
-            format!("{processes} processes are seen, and none is of a pod, although pods of this node have networks of their own"),
-        )
-        .advising("if its pods run in gVisor or Kata Containers, this is as it should be; otherwise the directory is another machine's"),
+        Ok(Scanned { sandboxes: 0, processes, .. }) if pods.is_some_and(|pods| pods > 0) => tried
+            .warning(format!(
+                "{processes} processes are seen, and none is of a pod, although pods of this node have networks of their own"
+            ))
+            .advising(
+                "if its pods run in gVisor or Kata Containers, this is as it should be; otherwise the directory is another machine's",
+            ),
         Ok(Scanned { sandboxes, processes, .. }) => {
-            Finding::ok(step, tried, format!("{processes} processes are seen, of {sandboxes} pods"))
+            tried.ok(format!("{processes} processes are seen, of {sandboxes} pods"))
         }
         Err(error) => {
-            let finding = Finding::trouble(step, tried, format!("the proxy does not start, because {error}"));
+            let finding = tried.trouble(format!("the proxy does not start, because {error}"));
             match error {
                 ProcError::Hidden(_) => finding.running(commands::on_node(node, "mount -o remount,hidepid=0 /proc")).advising(
                     "on the node, and in its /etc/fstab or systemd unit, so that it stays; or run the proxy with the group of the \
@@ -365,6 +345,8 @@ pub(in crate::doctor) fn proc(
 /// The node's processes could not be read within this time.
 pub(in crate::doctor) fn slow_proc(dir: &str, waited: Duration) -> Finding {
     let seen = format!("they could not be read within {}, so pods are known late or never", time(waited));
-    Finding::trouble(Step::Proc, format!("the node's processes in {dir}"), seen)
+    Step::Proc
+        .trying(format!("the node's processes in {dir}"))
+        .trouble(seen)
         .advising("find out why reading /proc hangs on the node (a hung process, or far too few CPUs)")
 }

@@ -15,13 +15,13 @@ pub(in crate::doctor) fn reached(
 ) -> Finding {
     let name = if step == Step::Sts { "Security Token Service" } else { "IAM Credentials API" };
     let flag = if step == Step::Sts { "--sts-endpoint" } else { "--iam-endpoint" };
-    let tried = format!("{name} at {url}");
+    let tried = step.trying(format!("{name} at {url}"));
     let error = match reached {
-        Ok(None) => return Finding::ok(step, tried, "it can be reached"),
-        Ok(Some(proxy)) => return Finding::ok(step, tried, format!("it can be reached by the HTTP proxy {proxy}")),
+        Ok(None) => return tried.ok("it can be reached"),
+        Ok(Some(proxy)) => return tried.ok(format!("it can be reached by the HTTP proxy {proxy}")),
         Err(error) => error,
     };
-    let finding = Finding::trouble(step, tried, format!("the {name} cannot be reached: {error}"));
+    let finding = tried.trouble(format!("the {name} cannot be reached: {error}"));
     match error {
         Unreachable::Authorities(_) => finding.advising("pass a PEM file of certificates with --google-ca, or omit it"),
         Unreachable::Name { host, .. } => finding
@@ -62,25 +62,25 @@ pub(in crate::doctor) enum Seen {
 
 /// Judges the issuer's public URL. If `is_exchanged`, Google has accepted the token, and so has its key.
 pub(in crate::doctor) fn issuer(federation: &Federation, claims: &Claims, seen: &Seen, is_exchanged: bool) -> Finding {
-    let (step, issuer) = (Step::Issuer, &claims.issuer);
-    let tried = format!("public URL of the issuer {issuer}");
+    let tried = Step::Issuer.trying(format!("public URL of the issuer {}", claims.issuer));
     let Trust::Provider(provider) = &federation.trust else {
-        return Finding::ok(step, tried, "not needed: Google has the keys of GKE clusters");
+        return tried.ok("not needed: Google has the keys of GKE clusters");
     };
     let what = match seen {
-        Seen::Same => return Finding::ok(step, tried, "it has the key that signed the token"),
+        Seen::Same => return tried.ok("it has the key that signed the token"),
         Seen::Nothing(why) => format!("it does not answer from here ({why})"),
         Seen::Other(other) => format!("it names another issuer, {other}"),
         Seen::OtherKeys => format!("it does not have the key {} that signed the token", claims.key),
     };
     if is_exchanged {
-        return Finding::ok(step, tried, format!("{what}; Google has the keys, because it accepts the token"));
+        return tried.ok(format!("{what}; Google has the keys, because it accepts the token"));
     }
     let [fetch, upload] = commands::upload_keys(provider);
     let seen = format!(
         "{what}; Google needs it, unless the keys were uploaded to the provider, which cannot be seen from here"
     );
-    Finding::warning(step, tried, seen)
+    tried
+        .warning(seen)
         .advising("or make it public; uploaded keys must be uploaded again after each rotation")
         .running(fetch)
         .running(upload)

@@ -11,11 +11,11 @@ pub(super) mod token;
 
 use std::time::Duration;
 
-use crate::doctor::report::{Finding, Step};
+use crate::doctor::report::{Finding, Tried};
 
 /// A server of Google's failed.
-fn no_answer(step: Step, tried: impl AsRef<str>, server: &str, why: &str) -> Finding {
-    Finding::trouble(step, tried, format!("{server} gave no answer that makes sense: {why}")).advising("try again")
+fn no_answer(tried: &Tried, server: &str, why: &str) -> Finding {
+    tried.trouble(format!("{server} gave no answer that makes sense: {why}")).advising("try again")
 }
 
 /// A duration in a readable form.

@@ -10,17 +10,18 @@ use identity::{Taken, Whois};
 /// Whether the proxy knows the pod at each of its addresses. From others its requests get 503, or another pod's tokens.
 pub(in crate::doctor) fn proxy(patient: &Patient, answer: &Result<Whois, AskError>) -> Finding {
     let pod = patient.pod_name();
-    let (step, tried) = (Step::Proxy, format!("the running proxy's knowledge of the pod {pod}"));
+    let tried = Step::Proxy.trying(format!("the running proxy's knowledge of the pod {pod}"));
     let whois = match answer {
         Ok(whois) => whois,
         Err(error @ (AskError::Unreachable(..) | AskError::Refused(_) | AskError::Unclear)) => {
-            return Finding::warning(step, tried, format!("not seen: {error}")).advising(
+            return tried.warning(format!("not seen: {error}")).advising(
                 "run this where the proxy runs, with its --metrics-addr, which must be on loopback or all addresses; without a proxy \
                            pods get no tokens",
             );
         }
         Err(AskError::NoIdentity(said)) => {
-            return Finding::trouble(step, tried, "the proxy knows no pods")
+            return tried
+                .trouble("the proxy knows no pods")
                 .saying(said)
                 .advising("start the proxy with --workload-identity and the flags that were given here");
         }
@@ -33,12 +34,12 @@ pub(in crate::doctor) fn proxy(patient: &Patient, answer: &Result<Whois, AskErro
             .looking(format!("kubectl get pod {pod} --namespace={namespace} --output=wide"))
     };
     if let Some(why) = &whois.without {
-        return evidence(Finding::trouble(step, tried, format!("it takes the pod for nobody: {why}")));
+        return evidence(tried.trouble(format!("it takes the pod for nobody: {why}")));
     }
     let wrong = whois.addresses.iter().find_map(|(addr, taken)| trouble(&pod, *addr, taken));
     match wrong {
-        Some(seen) => evidence(Finding::trouble(step, tried, seen)),
-        None => Finding::ok(step, tried, known(&whois.addresses)),
+        Some(seen) => evidence(tried.trouble(seen)),
+        None => tried.ok(known(&whois.addresses)),
     }
 }
 

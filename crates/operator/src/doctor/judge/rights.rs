@@ -7,13 +7,13 @@ use identity::cluster::rights::{Report, Severity};
 /// The rights that are too wide. Missing rights show up in the steps that need them. `None` if the API server did not
 /// answer in time.
 pub(in crate::doctor) fn found(report: Option<Result<&Report, &RequestError>>) -> Vec<Finding> {
-    let (step, tried) = (Step::Rights, "rights of the credential");
+    let tried = Step::Rights.trying("rights of the credential");
     let report = match report {
         Some(Ok(report)) => report,
-        Some(Err(error)) => return vec![Finding::not_tried(step, tried, error.to_string())],
+        Some(Err(error)) => return vec![tried.not_tried(error.to_string())],
         None => {
             let seen = "the API server did not answer in time, so it is not known whether they are too wide";
-            return vec![Finding::warning(step, tried, seen)];
+            return vec![tried.warning(seen)];
         }
     };
     let shown = |severity| match severity {
@@ -24,10 +24,10 @@ pub(in crate::doctor) fn found(report: Option<Result<&Report, &RequestError>>) -
     let wide: Vec<Finding> = report
         .findings
         .iter()
-        .filter_map(|finding| Some(Finding::new(step, shown(finding.severity())?, tried, finding.to_string())))
+        .filter_map(|finding| Some(tried.found(shown(finding.severity())?, finding.to_string())))
         .collect();
     if wide.is_empty() {
-        return vec![Finding::ok(step, tried, format!("none of the checked rights of {} is too wide", report.user))];
+        return vec![tried.ok(format!("none of the checked rights of {} is too wide", report.user))];
     }
     wide
 }

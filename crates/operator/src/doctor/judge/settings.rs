@@ -1,19 +1,21 @@
 //! Whether the flags agree with each other and with the issuer of tokens.
 
+use std::borrow::Cow;
+
 use crate::doctor::commands;
-use crate::doctor::report::{Finding, Step, Verdict};
+use crate::doctor::report::{Finding, Step, Tried, Verdict};
 use identity::workloads::{ClusterUri, Federation, Provider, Trust, WorkloadPool};
 
 /// Prefix of the issuer of every GKE cluster.
 const GKE: &str = "https://container.googleapis.com/v1/projects/";
 
-const TRIED: &str = "pool and provider settings";
+const TRIED: Tried = Tried(Step::Settings, Cow::Borrowed("pool and provider settings"));
 
 /// The finding if neither a pool nor a provider is set.
 pub(in crate::doctor) fn none() -> Finding {
     let seen = "neither --workload-pool nor --workload-identity-provider is set, or --workload-identity-provider=none says that pods have \
                 no tokens";
-    Finding::trouble(Step::Settings, TRIED, seen).advising(
+    TRIED.trouble(seen).advising(
         "if pods are to have tokens: for a GKE cluster set --workload-pool=PROJECT.svc.id.goog and --cluster-uri, for any other cluster \
          --workload-identity-provider; give the flags or the environment of the proxy itself",
     )
@@ -27,26 +29,21 @@ pub(in crate::doctor) fn settings(federation: &Federation, issuer: Option<&str>,
         Trust::Provider(provider) => of_provider(provider, federation),
     };
     if is_exchanged && finding.verdict == Verdict::Trouble {
-        return Finding::warning(
-            Step::Settings,
-            TRIED,
-            format!("{}; Google accepts these settings nevertheless", finding.seen),
-        );
+        return TRIED.warning(format!("{}; Google accepts these settings nevertheless", finding.seen));
     }
     finding
 }
 
 fn of_gke(pool: &WorkloadPool, cluster: &ClusterUri, issuer: Option<&str>) -> Finding {
-    let step = Step::Settings;
     match issuer {
         Some(issuer) if issuer == cluster.as_str() => {}
         Some(issuer) if issuer.starts_with(GKE) => {
             let seen = format!("--cluster-uri is {cluster}, but the issuer of this cluster is {issuer}");
-            return Finding::trouble(step, TRIED, seen).advising(format!("set --cluster-uri={issuer}"));
+            return TRIED.trouble(seen).advising(format!("set --cluster-uri={issuer}"));
         }
         Some(issuer) if !is_fleet(cluster) => {
             let seen = format!("--workload-pool is for GKE clusters, but the issuer of this cluster is {issuer}");
-            return Finding::trouble(step, TRIED, seen)
+            return TRIED.trouble(seen)
                 .advising("then set --workload-identity-provider in place of --workload-pool")
                 .running("gcloud iam workload-identity-pools create POOL --location=global")
                 .running("kubectl get --raw /openid/v1/jwks > jwks.json")
@@ -59,24 +56,15 @@ fn of_gke(pool: &WorkloadPool, cluster: &ClusterUri, issuer: Option<&str>) -> Fi
         _ => {}
     }
     match place(cluster) {
-        None if !is_fleet(cluster) => Finding::warning(
-            step,
-            TRIED,
-            format!(
+        None if !is_fleet(cluster) => TRIED
+            .warning(format!(
                 "--cluster-uri is {cluster}, which is not of the form {GKE}PROJECT/locations/LOCATION/clusters/NAME"
-            ),
-        )
-        .looking("gcloud container clusters list --format='value(selfLink)'"),
-        Some((project, ..)) if project != pool.project() => Finding::warning(
-            step,
-            TRIED,
-            format!("the pool {pool} is not that of the cluster's project {project}; this is right only for a fleet"),
-        ),
-        _ => Finding::ok(
-            step,
-            TRIED,
-            format!("the pool {pool} and the cluster {cluster} fit the tokens of this cluster"),
-        ),
+            ))
+            .looking("gcloud container clusters list --format='value(selfLink)'"),
+        Some((project, ..)) if project != pool.project() => TRIED.warning(format!(
+            "the pool {pool} is not that of the cluster's project {project}; this is right only for a fleet"
+        )),
+        _ => TRIED.ok(format!("the pool {pool} and the cluster {cluster} fit the tokens of this cluster")),
     }
 }
 
@@ -95,26 +83,23 @@ fn is_fleet(cluster: &ClusterUri) -> bool {
 }
 
 fn of_provider(provider: &Provider, federation: &Federation) -> Finding {
-    let step = Step::Settings;
     if !provider.project().bytes().all(|byte| byte.is_ascii_digit()) {
         let seen = format!("--workload-identity-provider has the project {}, and needs its number", provider.project());
         let project = provider.project();
-        return Finding::trouble(step, TRIED, seen)
+        return TRIED
+            .trouble(seen)
             .looking(format!("gcloud projects describe {project} --format='value(projectNumber)'"));
     }
     if provider.location() != "global" {
         let seen =
             format!("--workload-identity-provider has the location {}, and must have global", provider.location());
-        return Finding::trouble(step, TRIED, seen)
-            .looking("gcloud iam workload-identity-pools list --location=global");
+        return TRIED.trouble(seen).looking("gcloud iam workload-identity-pools list --location=global");
     }
     match &federation.token_audience {
-        Some(audience) if !is_default(audience, provider) => Finding::ok(
-            step,
-            TRIED,
-            format!("{provider}, with the audience {audience}, which must be one of its allowed audiences"),
-        ),
-        _ => Finding::ok(step, TRIED, format!("{provider}, with its default audience")),
+        Some(audience) if !is_default(audience, provider) => {
+            TRIED.ok(format!("{provider}, with the audience {audience}, which must be one of its allowed audiences"))
+        }
+        _ => TRIED.ok(format!("{provider}, with its default audience")),
     }
 }
 

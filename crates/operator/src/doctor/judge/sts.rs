@@ -1,16 +1,18 @@
 //! Judges the Security Token Service's answer to the Kubernetes token.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use super::{no_answer, settings, time};
 use crate::doctor::claims::Claims;
 use crate::doctor::commands;
-use crate::doctor::report::{Finding, Step};
+use crate::doctor::report::{Finding, Step, Tried};
 use identity::tokens::{NotGiven, Said};
 use identity::workloads::{ClusterUri, Federation, Provider, Trust};
 
 /// The text that names this step.
-pub(in crate::doctor) const TRIED: &str = "exchange of the token at the Security Token Service";
+pub(in crate::doctor) const TRIED: Tried =
+    Tried(Step::Exchange, Cow::Borrowed("exchange of the token at the Security Token Service"));
 
 /// The reason for refusing a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,14 +61,12 @@ pub(in crate::doctor) fn exchange(
     claims: Option<&Claims>,
     exchanged: Result<Duration, &NotGiven>,
 ) -> Finding {
-    let (step, tried) = (Step::Exchange, TRIED);
     match exchanged {
-        Ok(life) => Finding::ok(step, tried, format!("a federated token for {}", time(life))),
-        Err(NotGiven::Failed(why)) => no_answer(step, tried, "the Security Token Service", why),
+        Ok(life) => TRIED.ok(format!("a federated token for {}", time(life))),
+        Err(NotGiven::Failed(why)) => no_answer(&TRIED, "the Security Token Service", why),
         Err(NotGiven::Throttled(after)) => {
             let seen = "the quota of exchanges is used up: 6,000 in a minute for a project";
-            Finding::trouble(step, tried, seen)
-                .advising(format!("try again after {}; --prefetch=none makes fewer", time(*after)))
+            TRIED.trouble(seen).advising(format!("try again after {}; --prefetch=none makes fewer", time(*after)))
         }
         Err(NotGiven::Refused(said)) => {
             let finding = match &federation.trust {
@@ -78,6 +78,10 @@ pub(in crate::doctor) fn exchange(
     }
 }
 
+fn refused(seen: impl AsRef<str>) -> Finding {
+    TRIED.trouble(seen)
+}
+
 fn of_provider(
     why: Why,
     federation: &Federation,
@@ -85,7 +89,6 @@ fn of_provider(
     claims: Option<&Claims>,
     said: &Said,
 ) -> Finding {
-    let refused = |seen: String| Finding::trouble(Step::Exchange, TRIED, seen);
     let issuer = claims.map_or("", |claims| &claims.issuer);
     let describe = |field: &str| commands::provider("describe", provider, &[("format", field)]);
     match why {
@@ -108,7 +111,7 @@ fn of_provider(
         Why::Condition => refused(format!("the attribute condition of the provider {} excludes this account", provider.id()))
             .advising("change the condition so that it holds for this account (update-oidc --attribute-condition)")
             .looking(describe("value(attributeCondition)")),
-        Why::Subject => refused("the name of this account is too long for the provider's mapping: google.subject has 127 bytes at most".to_owned())
+        Why::Subject => refused("the name of this account is too long for the provider's mapping: google.subject has 127 bytes at most")
             .advising("map a shorter attribute, such as the account's UID (assertion['kubernetes.io']['serviceaccount']['uid'])")
             .looking(describe("value(attributeMapping)")),
         Why::Keys => {
@@ -124,7 +127,6 @@ fn of_provider(
 
 fn of_gke(why: Why, federation: &Federation, cluster: &ClusterUri, claims: Option<&Claims>, said: &Said) -> Finding {
     let pool = federation.pool();
-    let refused = |seen: String| Finding::trouble(Step::Exchange, TRIED, seen);
     let issuer = claims.map_or("", |claims| &claims.issuer);
     let describe = settings::place(cluster).map(|(project, location, name)| {
         format!(
@@ -152,7 +154,6 @@ fn of_gke(why: Why, federation: &Federation, cluster: &ClusterUri, claims: Optio
 }
 
 fn common(why: Why, said: &Said) -> Finding {
-    let refused = |seen: &str| Finding::trouble(Step::Exchange, TRIED, seen);
     match why {
         Why::Disabled => refused("the Security Token Service API is not enabled in the project")
             .running(commands::enable("sts.googleapis.com", &said.consumer)),

@@ -37,33 +37,29 @@ pub(in crate::doctor) fn ahead(here: SystemTime, there: SystemTime) -> i64 {
 
 /// Judges the token's claims.
 pub(in crate::doctor) fn claims(claims: Option<&Claims>, audience: &str) -> Finding {
-    let (step, tried) = (Step::Claims, "what that token says");
+    let tried = Step::Claims.trying("what that token says");
     let Some(Claims { issuer, audiences, issued, expires, .. }) = claims else {
-        return Finding::trouble(step, tried, "the token is not a JSON web token, which Google needs").advising(
+        return tried.trouble("the token is not a JSON web token, which Google needs").advising(
             "something changes the API server's answers; look at its admission webhooks and authentication proxy",
         );
     };
     if !audiences.iter().any(|listed| listed == audience) {
         let seen = format!("the token is for {}, and not for {audience}, which was asked for", audiences.join(", "));
-        return Finding::trouble(step, tried, seen)
-            .advising("a webhook of the cluster changes token requests; exclude this one");
+        return tried.trouble(seen).advising("a webhook of the cluster changes token requests; exclude this one");
     }
     let life = expires.saturating_sub(*issued);
     let shown = time(Duration::from_secs(life));
     if life < MIN_LIFE {
-        return Finding::warning(
-            step,
-            tried,
-            format!("it lives for {shown} only, and so do all tokens that Google gives for it"),
-        )
-        .advising("raise --service-account-max-token-expiration of the API server to 1h or more");
+        return tried
+            .warning(format!("it lives for {shown} only, and so do all tokens that Google gives for it"))
+            .advising("raise --service-account-max-token-expiration of the API server to 1h or more");
     }
-    Finding::ok(step, tried, format!("issued by {issuer} for {shown}"))
+    tried.ok(format!("issued by {issuer} for {shown}"))
 }
 
 /// Compares the clocks of this machine, the API server and Google. Google's is assumed to be right.
 pub(in crate::doctor) fn clock(clocks: Clocks, node: &str) -> Finding {
-    let (step, tried) = (Step::Clock, "clocks");
+    let tried = Step::Clock.trying("clocks");
     let is_off = |seconds: i64| seconds.unsigned_abs() > MAX_OFFSET;
     let by = |seconds: i64| {
         let direction = if seconds > 0 { "ahead of" } else { "behind" };
@@ -71,17 +67,18 @@ pub(in crate::doctor) fn clock(clocks: Clocks, node: &str) -> Finding {
     };
     let set = commands::on_node(node, "chronyc -a makestep || systemctl restart systemd-timesyncd");
     match (clocks.of_google, clocks.of_cluster) {
-        (None, None) => Finding::not_tried(step, tried, "no server has said what the time is"),
+        (None, None) => tried.not_tried("no server has said what the time is"),
         (Some(of_google), _) if is_off(of_google) => {
             let seen = format!("this machine's clock is {} Google's", by(of_google));
-            Finding::trouble(step, tried, seen).advising("set the node's clock, and see why NTP does not").running(set)
+            tried.trouble(seen).advising("set the node's clock, and see why NTP does not").running(set)
         }
         (Some(of_google), Some(of_cluster)) if is_off(of_google - of_cluster) => {
             let seen = format!(
                 "the API server's clock is {} Google's, so Google rejects its tokens",
                 by(of_google - of_cluster)
             );
-            Finding::trouble(step, tried, seen)
+            tried
+                .trouble(seen)
                 .advising(
                     "set the clock of the control plane's machines (chronyc -a makestep), and see why NTP does not",
                 )
@@ -89,11 +86,12 @@ pub(in crate::doctor) fn clock(clocks: Clocks, node: &str) -> Finding {
         }
         (None, Some(of_cluster)) if is_off(of_cluster) => {
             let seen = format!("this machine's clock is {} the API server's; one of them is wrong", by(of_cluster));
-            Finding::trouble(step, tried, seen)
+            tried
+                .trouble(seen)
                 .advising("compare both with a clock that is right; if it is this machine's, set it")
                 .running(set)
         }
-        _ => Finding::ok(step, tried, format!("they agree to {MAX_OFFSET} s")),
+        _ => tried.ok(format!("they agree to {MAX_OFFSET} s")),
     }
 }
 
@@ -132,7 +130,7 @@ pub(in crate::doctor) fn keys(
     issuer: &Result<Vec<u8>, RequestError>,
     keys: &Result<Vec<u8>, RequestError>,
 ) -> Finding {
-    let (step, tried) = (Step::Keys, "issuer and keys that the API server publishes");
+    let tried = Step::Keys.trying("issuer and keys that the API server publishes");
     let by_hand = |what: Public| format!("kubectl get --raw {}", what.path());
     let (issuer, keys) = match (issuer, keys) {
         (Ok(issuer), Ok(keys)) => (issuer, keys),
@@ -143,25 +141,25 @@ pub(in crate::doctor) fn keys(
             } else {
                 "they could not be read"
             };
-            return Finding::not_tried(step, tried, why).saying(error.to_string());
+            return tried.not_tried(why).saying(error.to_string());
         }
     };
     let Some(published) = issuer_in(issuer) else {
-        return Finding::warning(step, tried, "what it publishes is not a document of OpenID")
-            .looking(by_hand(Public::Issuer));
+        return tried.warning("what it publishes is not a document of OpenID").looking(by_hand(Public::Issuer));
     };
     let Some(claims) = claims else {
-        return Finding::ok(step, tried, format!("the issuer is {published}; there is no token to compare it with"));
+        return tried.ok(format!("the issuer is {published}; there is no token to compare it with"));
     };
     if published != claims.issuer {
         let seen = format!("it publishes the issuer {published}, and its tokens are of {}", claims.issuer);
-        return Finding::warning(step, tried, seen)
+        return tried
+            .warning(seen)
             .advising("the first --service-account-issuer of every API server must be the same")
             .looking(by_hand(Public::Issuer));
     }
     match has_key(keys, claims) {
-        Some(true) => Finding::ok(step, tried, "they are those of the token"),
-        _ => Finding::warning(step, tried, format!("the key {} that signed the token is not among them", claims.key))
+        Some(true) => tried.ok("they are those of the token"),
+        _ => tried.warning(format!("the key {} that signed the token is not among them", claims.key))
             .advising("every API server needs the same --service-account-signing-key-file, and its public part among the keys")
             .looking(by_hand(Public::Keys)),
     }

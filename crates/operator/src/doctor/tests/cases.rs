@@ -49,14 +49,14 @@ pub(super) fn of_kubernetes() -> Vec<Case> {
         ),
         case(
             "API server with a certificate of another authority",
-            |ward| ward.connect_by_tls(&Authority::new().pem(), "127.0.0.1"),
+            |ward| ward.connect_by_tls(Authority::ANOTHER.pem, "127.0.0.1"),
             Step::ApiServer,
             "the API server has a certificate that is of an authority that is not trusted",
             "the authority of this cluster (certificate-authority)",
         ),
         case(
             "API server with a certificate of another name",
-            |ward| ward.connect_by_tls(&ward.google.ca_pem(), "kubernetes.invalid"),
+            |ward| ward.connect_by_tls(ward.google.ca_pem(), "kubernetes.invalid"),
             Step::ApiServer,
             "the API server has a certificate that is for another name",
             "as its certificate does (server, or tls-server-name)",

@@ -124,7 +124,7 @@ pub(super) fn of_the_exchange() -> Vec<Case> {
             "STS of an untrusted authority",
             |ward| {
                 let file = ward.federation().google_ca.clone().expect("set");
-                std::fs::write(file, Authority::new().pem()).expect("a temporary file");
+                std::fs::write(file, Authority::ANOTHER.pem).expect("a temporary file");
             },
             Step::Sts,
             "the certificate that 127.0.0.1 shows is of an authority that is not trusted here",

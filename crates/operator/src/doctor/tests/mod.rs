@@ -331,7 +331,7 @@ fn federation_of(kind: Kind) -> identity::workloads::Federation {
 
 #[test]
 fn what_others_write_cannot_move_a_terminals_cursor() {
-    let finding = Finding::trouble(Step::Link, "a", "\u{1b}[2J\u{202e}b\r").saying("c\nd").running("e\u{7}");
+    let finding = Step::Link.trying("a").trouble("\u{1b}[2J\u{202e}b\r").saying("c\nd").running("e\u{7}");
     let report = Report::new(vec![finding.looking("f\u{200b}")], "x/y", None).to_string();
     let is_harmless = |char: char| char == '\n' || !(char.is_control() || char == '\u{202e}');
     assert!(report.chars().all(is_harmless), "{report:?}");

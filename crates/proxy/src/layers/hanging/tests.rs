@@ -1,3 +1,6 @@
+mod charged;
+mod shares;
+
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -60,10 +63,13 @@ fn ask_as(principal: Principal, pod: u8, server: &Arc<Server>, watches: &Arc<Wat
             Ok::<_, Error>(Response::new(Body::Whole(Bytes::from_static(b"changed"))))
         }
     });
-    let (path, query) = target.split_once('?').expect("a query");
-    let query = Query::parse(Some(query)).expect("a query");
-    let request = Request { peer: Some(peer(pod)), ..Request::own(Endpoint::Leaf, path, query, principal) };
+    let request = Request { peer: Some(peer(pod)), ..request(target, principal) };
     tokio::spawn(layer(watches).layer(inner).oneshot(request.into()))
+}
+
+fn request(target: &str, principal: Principal) -> Request {
+    let (path, query) = target.split_once('?').expect("a query");
+    Request::own(Endpoint::Leaf, path, Query::parse(Some(query)).expect("a query"), principal)
 }
 
 const ZONE: &str = "/computeMetadata/v1/instance/zone?wait_for_change=true";
@@ -82,8 +88,7 @@ async fn a_watch_does_not_carry_the_headers_of_the_client_that_began_it() {
         assert!(request.headers.is_empty(), "{:?}", request.headers);
         Ok(Response::new(Body::Whole(Bytes::new())))
     });
-    let query = Query::parse(Some("wait_for_change=true")).expect("a query");
-    let mut request = Request::own(Endpoint::Leaf, "/computeMetadata/v1/instance/zone", query, Principal::Node);
+    let mut request = request(ZONE, Principal::Node);
     request.headers.insert("user-agent", http::HeaderValue::from_static("an-agent/1.0"));
     assert!(layer(&watches).layer(server).oneshot(request.into()).await.is_ok());
 }
@@ -151,86 +156,6 @@ fn another(number: usize) -> String {
     format!("{ZONE}&last_etag={number:016x}")
 }
 
-async fn ended(watcher: Watching) -> Overload {
-    match watcher.await.expect("no panic") {
-        Err(Error::Overloaded(overload)) => overload,
-        other => panic!("not ended: {other:?}"),
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_pod_with_all_watches_gives_way_to_others_up_to_their_share() {
-    let (server, watches) = start(4);
-    let mut hostile: Vec<_> = (0..4).map(|number| ask_from(1, &server, &watches, &another(number))).collect();
-    settle().await;
-    assert_eq!(
-        ended(ask_from(1, &server, &watches, &another(4))).await,
-        Overload::Hanging,
-        "a pod does not replace its own watches"
-    );
-    let first = ask_from(2, &server, &watches, &another(5));
-    assert_eq!(ended(hostile.remove(0)).await, Overload::HangingGaveWay, "the oldest watch ends");
-    let second = ask_from(2, &server, &watches, &another(6));
-    assert_eq!(ended(hostile.remove(0)).await, Overload::HangingGaveWay);
-    assert_eq!(ended(ask_from(2, &server, &watches, &another(7))).await, Overload::Hanging, "both pods have two");
-    settle().await;
-    assert_eq!((server.waiting.load(Relaxed), watches.count()), (4, 4));
-    server.changes.add_permits(4);
-    for watcher in hostile.into_iter().chain([first, second]) {
-        assert!(watcher.await.expect("no panic").is_ok());
-    }
-    assert_eq!(watches.count(), 0);
-}
-
-#[tokio::test]
-async fn a_watch_that_others_wait_for_does_not_give_way_before_one_that_they_do_not() {
-    let (server, watches) = start(2);
-    let shared = [1, 3].map(|pod| ask_from(pod, &server, &watches, &another(0)));
-    let alone = ask_from(1, &server, &watches, &another(1));
-    settle().await;
-    let newcomer = ask_from(2, &server, &watches, &another(2));
-    assert_eq!(ended(alone).await, Overload::HangingGaveWay, "although it is younger");
-    settle().await;
-    assert!(!newcomer.is_finished() && shared.iter().all(|watcher| !watcher.is_finished()));
-    assert_eq!(server.waiting.load(Relaxed), 2);
-}
-
-#[tokio::test(start_paused = true)]
-async fn two_addresses_that_share_all_watches_leave_others_their_share() {
-    let (server, watches) = start(4);
-    let ask_both = |number| [1, 3].map(|pod| ask_from(pod, &server, &watches, &another(number)));
-    let mut hostile = Vec::new();
-    for number in 0..4 {
-        hostile.push(ask_both(number));
-        settle().await;
-    }
-    let newcomers = [4, 5].map(|number| ask_from(2, &server, &watches, &another(number)));
-    for watcher in hostile.drain(..2).flatten() {
-        assert_eq!(ended(watcher).await, Overload::HangingGaveWay, "the two oldest");
-    }
-    assert_eq!(ended(ask_from(1, &server, &watches, &another(0))).await, Overload::Hanging, "it still holds most");
-    assert_eq!(ended(ask_from(2, &server, &watches, &another(6))).await, Overload::Hanging, "it has its share");
-    let mut left = newcomers.iter().chain(hostile.iter().flatten());
-    assert!(left.all(|watcher| !watcher.is_finished()));
-    assert_eq!((server.waiting.load(Relaxed), watches.count()), (4, 4));
-}
-
-#[tokio::test(start_paused = true)]
-async fn as_many_addresses_as_there_are_watches_do_not_keep_them() {
-    let (server, watches) = start(3);
-    let hostile = [(1, 0), (2, 1), (3, 2)].map(|(pod, number)| ask_from(pod, &server, &watches, &another(number)));
-    let shares = ask_from(4, &server, &watches, &another(0));
-    settle().await;
-    assert_eq!(ended(ask_from(5, &server, &watches, &another(3))).await, Overload::Hanging, "they are young");
-    let newcomer = ask_from(5, &server, &watches, &another(3));
-    let [of_two, oldest, younger] = hostile;
-    settle().await;
-    assert!(oldest.is_finished());
-    assert_eq!(ended(oldest).await, Overload::HangingGaveWay, "the oldest that one client waits for");
-    assert_eq!(ended(ask_from(5, &server, &watches, &another(4))).await, Overload::Hanging, "it has one");
-    assert!([newcomer, of_two, shares, younger].iter().all(|watcher| !watcher.is_finished()));
-}
-
 /// Three watches that this ends.
 async fn all_ended_by(end: fn(&Watches)) -> (Arc<Server>, Arc<Watches>) {
     let (server, watches) = start(3);
@@ -257,21 +182,6 @@ async fn when_the_policy_changes_all_watches_end_and_later_ones_begin() {
     let later = ask_from(1, &server, &watches, &another(0));
     settle().await;
     assert_eq!((later.is_finished(), server.waiting.load(Relaxed), watches.count()), (false, 1, 1));
-}
-
-#[tokio::test]
-async fn a_watch_passes_to_a_remaining_watcher_when_its_holder_leaves() {
-    let (server, watches) = start(2);
-    let began = ask_from(1, &server, &watches, &another(0));
-    let other = ask_from(1, &server, &watches, &another(1));
-    settle().await;
-    let _joined = ask_from(2, &server, &watches, &another(0));
-    settle().await;
-    began.abort();
-    settle().await;
-    // Each pod holds one watch now.
-    assert_eq!(ended(ask_from(3, &server, &watches, &another(2))).await, Overload::Hanging);
-    assert!(!other.is_finished());
 }
 
 #[tokio::test]
@@ -314,88 +224,15 @@ async fn a_request_after_the_answer_begins_another_watch() {
 #[tokio::test]
 async fn a_panic_in_an_inner_service_is_a_failure_and_frees_the_watch() {
     let watches = Arc::new(Watches::new(1, Room::new(1024, Hook::new(Arc::new(|_| false)))));
-    let request = Request::own(
-        Endpoint::Leaf,
-        "/computeMetadata/v1/instance/zone",
-        Query::parse(Some("wait_for_change=true")).expect("a query"),
-        Principal::Node,
-    );
     let panics = service_fn(|_: Box<Request>| async { panic!("on purpose") });
-    let outcome = layer(&watches).layer(panics).oneshot(request.into()).await;
+    let outcome = layer(&watches).layer(panics).oneshot(request(ZONE, Principal::Node).into()).await;
     assert!(matches!(outcome, Err(Error::Upstream(_))));
     assert_eq!(watches.count(), 0);
-}
-
-/// A response of 3,000 bytes.
-fn large() -> Response<Body> {
-    Response::new(Body::Whole(vec![b'x'; 3000].into()))
-}
-
-/// Two pods that watch the same value, the first of which began. With a permit, it is answered with 3,000 bytes, of a room
-/// of 8,000.
-async fn two_watch_a_large_value() -> (Arc<Room>, Arc<Semaphore>, [Watching; 2]) {
-    let room = Room::new(8000, Hook::new(Arc::new(|_| false)));
-    let watches = Arc::new(Watches::new(1, Arc::clone(&room)));
-    let change = Arc::new(Semaphore::new(0));
-    let both = [1, 2].map(|pod| {
-        let change = Arc::clone(&change);
-        let service = service_fn(move |_: Box<Request>| {
-            let change = Arc::clone(&change);
-            async move {
-                change.acquire().await.expect("open").forget();
-                Ok(large())
-            }
-        });
-        let query = Query::parse(Some("wait_for_change=true")).expect("a query");
-        let own = Request::own(Endpoint::Leaf, "/computeMetadata/v1/instance/zone", query, Principal::Node);
-        tokio::spawn(layer(&watches).layer(service).oneshot(Box::new(Request { peer: Some(peer(pod)), ..own })))
-    });
-    settle().await;
-    (room, change, both)
 }
 
 /// A connection of the pod with this number.
 fn peer(pod: u8) -> SocketAddr {
     ([10, 0, 0, pod], 40000).into()
-}
-
-#[tokio::test]
-async fn an_answer_is_charged_until_the_last_watcher_has_read_it() {
-    let (room, change, both) = two_watch_a_large_value().await;
-    change.add_permits(1);
-    let mut answers = Vec::new();
-    for watcher in both {
-        answers.push(watcher.await.expect("no panic").expect("an answer"));
-    }
-    assert_eq!(room.used(), 3000, "charged once for both watchers");
-    answers.pop();
-    assert_eq!(room.used(), 3000, "one watcher has not read it");
-    answers.pop();
-    assert_eq!(room.used(), 0);
-}
-
-/// The client that holds least gets room first, so this shows who is charged.
-#[tokio::test(start_paused = true)]
-async fn a_client_that_has_left_is_not_charged_for_what_others_read() {
-    for leaves in [true, false] {
-        let (room, change, [began, joined]) = two_watch_a_large_value().await;
-        if leaves {
-            began.abort();
-            settle().await;
-        }
-        change.add_permits(1);
-        let _answer = joined.await.expect("no panic").expect("an answer");
-        let rest = Amount { sent: 0, made: 5000 };
-        let filled = room.account(None).try_take(rest).expect("it fits");
-        let waiting = [2, 1].map(|pod| {
-            let account = room.account(Some(peer(pod)));
-            tokio::spawn(async move { account.take(rest).await })
-        });
-        settle().await;
-        drop(filled);
-        settle().await;
-        assert_eq!(waiting.each_ref().map(JoinHandle::is_finished), [!leaves, leaves], "the first left: {leaves}");
-    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -408,10 +245,8 @@ async fn a_head_and_a_get_do_not_share_a_watch() {
         for_head.asked.fetch_add(1, Relaxed);
         std::future::pending::<Result<Response<Body>, Error>>()
     });
-    let (path, query) = ZONE.split_once('?').expect("a query");
-    let query = Query::parse(Some(query)).expect("a query");
-    let own = Request::own(Endpoint::Leaf, path, query, Principal::Node);
-    let head = Request { peer: Some(peer(2)), method: protocol::metadata::Method::Head, ..own };
+    let get = request(ZONE, Principal::Node);
+    let head = Request { peer: Some(peer(2)), method: protocol::metadata::Method::Head, ..get };
     let _head = tokio::spawn(layer(&watches).layer(inner).oneshot(head.into()));
     settle().await;
     assert_eq!(server.asked.load(Relaxed), 2);

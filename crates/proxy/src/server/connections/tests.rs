@@ -2,6 +2,7 @@ mod memory;
 mod patience;
 
 use super::open::UNREAD_DELAY;
+use super::turned_away::AFTER_GIVING_WAY;
 use super::*;
 use crate::server::activity::Answering;
 use crate::server::arrival::Arrival;

@@ -2,6 +2,8 @@
 
 use tokio::task::yield_now;
 
+use super::super::room::MIN_READING_INTERVAL;
+use super::super::turned_away::AFTER_REFUSAL;
 use super::*;
 
 #[tokio::test(start_paused = true)]
