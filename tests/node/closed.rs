@@ -32,7 +32,7 @@ pub const TESTS: &[Test] = tests![
 
 /// Somebody else has the proxy's address, as GKE's own server has it.
 pub const TAKE: &str = "ip address del 169.254.169.252/32 dev lo 2>/dev/null; ip address add 169.254.169.252/32 dev lo";
-const GIVE_BACK: &str = "ip address del 169.254.169.252/32 dev lo";
+pub const GIVE_BACK: &str = "ip address del 169.254.169.252/32 dev lo";
 
 /// Runs `redirect` with these words, in a shell, after this text.
 pub fn after(place: &Namespace, before: &str, words: &str) -> Ended {
