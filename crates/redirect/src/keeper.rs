@@ -155,6 +155,9 @@ impl Keeper {
             {
                 self.drops.check(&self.redirect).await;
                 self.warn_of_ipv6();
+                if *state == State::Unbounded {
+                    self.add_bound(*is_dropped).await;
+                }
                 self.follow(*is_dropped).await;
                 continue;
             }
@@ -184,6 +187,16 @@ impl Keeper {
                 }
                 Err(error) => self.is_not_installed(&error),
             }
+        }
+    }
+
+    /// Installs the rules with the bound on new connections if it is no longer refused. Otherwise they stay as they are.
+    async fn add_bound(&mut self, is_spoofed_dropped: bool) {
+        if self.redirect.obstacle_to_bound(is_spoofed_dropped).await.is_none()
+            && self.redirect.decide_anew(is_spoofed_dropped).await.is_ok()
+        {
+            self.drops.restart(&self.redirect).await;
+            tracing::info!("the bound on new connections, which was refused before, is installed now");
         }
     }
 
