@@ -51,13 +51,14 @@ impl<T: TokenSource> WarmStart<T> {
     pub async fn run(self, readiness: Readiness) {
         let warm = Arc::new(self);
         readiness.awaits(Arc::clone(&warm.leaves));
-        warm.fetch_all().await;
-        readiness.warm();
-        tracing::info!("cache warmed up: the default token and common values are cached");
+        // A value that cannot be fetched does not keep the others from being refreshed.
         let mut refreshing = JoinSet::new();
         for lifetime in Lifetime::ALL {
             refreshing.spawn(Arc::clone(&warm).refresh(lifetime));
         }
+        warm.fetch_all().await;
+        readiness.warm();
+        tracing::info!("cache warmed up: the default token and common values are cached");
         // Refreshing never ends.
         while refreshing.join_next().await.is_some() {}
     }
@@ -244,6 +245,19 @@ mod tests {
             let troubles: Vec<_> = readiness.troubles().iter().map(ToString::to_string).collect();
             assert_eq!(troubles, [seen]);
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_cached_is_refreshed_while_another_value_cannot_be_fetched() {
+        let (warm, asked) = warmup(|leaf, _| if leaf.path() == CommonPath::ProjectId { 403 } else { 200 });
+        let readiness = Readiness::new(Arc::default(), Arc::clone(&warm.store), None, Arc::default(), Drain::default());
+        let running = Arc::into_inner(warm).expect("not shared yet").run(readiness.clone());
+        let two_rounds = Lifetime::Attribute.refresh_interval() * 2 + Duration::from_secs(60);
+        assert!(timeout(two_rounds, running).await.is_err(), "it goes on");
+        assert!(!readiness.troubles().is_empty(), "it is not ready");
+        let cluster = Leaf::new(CommonPath::ClusterName, false).expect("a leaf").to_string();
+        let count = asked.lock().expect("no panic").iter().filter(|asked| **asked == cluster).count();
+        assert_eq!(count, 3, "once at the start, and each minute");
     }
 
     /// Duration of the warmup, at most a minute.

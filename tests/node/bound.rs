@@ -4,7 +4,7 @@ use std::net::TcpStream;
 use std::time::Duration;
 
 use crate::namespace::Namespace;
-use crate::process::Process;
+use crate::process::{BINARY, Process};
 use crate::refusing::{Picky, after};
 use crate::support::needs::{Test, tests};
 use crate::world::{SERVER, TOKEN, World, is_protected, redirect, server, succeeds};
@@ -20,6 +20,7 @@ pub const TESTS: &[Test] = tests![
     nft_s_bound_comes_back,
     iptables_bound_comes_back,
     a_tool_that_refuses_the_bound_installs_the_rest,
+    a_keeper_adds_the_bound_when_it_is_no_longer_refused,
     addresses_that_are_not_a_pod_s_own_take_no_room,
 ];
 
@@ -240,6 +241,24 @@ fn a_tool_that_refuses_the_bound_installs_the_rest() {
         assert_eq!(dropped(&world.node, &flags), 0);
         succeeds(&after(&world.node, &picky.first(), &format!("install {flags}")));
         is_bounded(flood(pod));
+    }
+}
+
+fn a_keeper_adds_the_bound_when_it_is_no_longer_refused() {
+    for (tool, program, refused) in [("nft", "nft", "limit rate"), ("iptables", "iptables-restore", "hashlimit")] {
+        let world = World::new();
+        let _proxy = world.proxy(&[]);
+        let picky = Picky::of(program, &[refused]);
+        let line = format!("{} exec {BINARY} redirect install --keep --tool {tool} {LEAST}", picky.first());
+        let keeper = Process::spawn(world.node.command("sh").args(["-c", &line]));
+        keeper.line("without the bound on new connections");
+        assert_eq!(flood(&world.pods[0]), FLOOD, "{tool}");
+        drop(picky);
+        let before = keeper.line("the bound on new connections, which was refused before, is installed now");
+        assert!(!before.iter().any(|line| line.contains("missing") || line.contains("restored")), "{before:?}");
+        assert_eq!(dropped(&world.node, &format!("--tool {tool} {LEAST}")), 0);
+        is_bounded(flood(&world.pods[0]));
+        assert_eq!(keeper.terminate().code(), Some(0));
     }
 }
 

@@ -23,7 +23,7 @@ pub const TESTS: &[Test] = tests![
 
 /// Somebody else has the proxy's address, as GKE's own server has it.
 pub const TAKE: &str = "ip address del 169.254.169.252/32 dev lo 2>/dev/null; ip address add 169.254.169.252/32 dev lo";
-const GIVE_BACK: &str = "ip address del 169.254.169.252/32 dev lo";
+pub const GIVE_BACK: &str = "ip address del 169.254.169.252/32 dev lo";
 
 pub fn all_is_closed(pod: &Namespace) {
     for way in WAYS_ROUND.into_iter().chain([SERVER, SERVER_V6]) {

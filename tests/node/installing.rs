@@ -3,6 +3,7 @@
 use std::fs::OpenOptions;
 use std::process::Stdio;
 
+use crate::closed::{GIVE_BACK, TAKE};
 use crate::process::{BINARY, Ended, Process};
 use crate::support::needs::{Test, tests};
 use crate::world::{SERVER, WAYS_ROUND, World, eventually, is_closed, is_protected, redirect, succeeds};
@@ -81,6 +82,13 @@ fn what_is_flushed_comes_back() {
     world.node.sh("nft flush chain inet gce_metadata_proxy to_proxy");
     keeper.line("was changed and has been restored");
     counts([1, 1, 0, 0]);
+    // It cannot be restored at first.
+    world.node.sh(&format!("nft flush ruleset; {TAKE}"));
+    keeper.line("the redirect was missing");
+    counts([2, 1, 0, 0]);
+    world.node.sh(GIVE_BACK);
+    keeper.line("redirect installed");
+    counts([2, 1, 0, 0]);
     assert_eq!(keeper.terminate().code(), Some(0));
     assert_eq!(redirect(&world.node, "check").code, Some(0), "it stays");
 }

@@ -111,8 +111,11 @@ async fn report(redirect: &Redirect) -> Result<(Vec<String>, bool), Error> {
                 lines.push(format!("packets that arrive on the uplinks are not redirected: {}", redirect.uplinks()));
             }
             if state == State::Unbounded {
-                let why = redirect.obstacle_to_bound().await;
-                let why = why.map_or_else(|| "it would be accepted now".to_owned(), |why| why.to_string());
+                let why = redirect.obstacle_to_bound(is_dropped).await;
+                let why = why.map_or_else(
+                    || "it would be accepted now, and --keep adds it within 30 s".to_owned(),
+                    |why| why.to_string(),
+                );
                 lines.push(format!(
                     "it has no bound on new connections, which was refused ({why}): one pod can flood the proxy"
                 ));

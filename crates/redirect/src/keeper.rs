@@ -30,7 +30,7 @@ pub struct Metrics {
     pub dropped: IntCounter,
     /// Decision on spoofed packets: 1 for the current `decision`, 0 for the others.
     pub spoofed: IntGaugeVec,
-    /// How often the redirect was restored, by what was `found` instead.
+    /// How often the redirect had to be restored, by what was `found` instead.
     pub restored: IntCounterVec,
 }
 
@@ -155,14 +155,23 @@ impl Keeper {
             {
                 self.drops.check(&self.redirect).await;
                 self.warn_of_ipv6();
+                if *state == State::Unbounded {
+                    self.add_bound(*is_dropped).await;
+                }
                 self.follow(*is_dropped).await;
                 continue;
             }
             let found = found.map(|found| found.state);
+            let is_missing =
+                matches!(found, Ok(State::Absent)) && self.trouble.as_ref().is_none_or(|trouble| !trouble.is_open);
+            // Before the rules are restored, which may fail.
+            if is_missing || self.trouble.is_none() {
+                self.restored.with_label_values(&[label(&found)]).inc();
+            }
             // Pods are protected first; what is logged can wait.
             let outcome = self.install().await;
             self.drops.restart(&self.redirect).await;
-            if matches!(found, Ok(State::Absent)) && self.trouble.as_ref().is_none_or(|trouble| !trouble.is_open) {
+            if is_missing {
                 tracing::error!(
                     "the redirect was missing: pods may have reached the metadata server directly in the last {} s; find out what \
                      flushes the rules",
@@ -174,10 +183,20 @@ impl Keeper {
                 Ok(installed) => {
                     self.warn_of_ipv6();
                     self.show_decision(installed.drops_spoofed);
-                    self.is_restored(&found);
+                    say_restored(&found);
                 }
                 Err(error) => self.is_not_installed(&error),
             }
+        }
+    }
+
+    /// Installs the rules with the bound on new connections if it is no longer refused. Otherwise they stay as they are.
+    async fn add_bound(&mut self, is_spoofed_dropped: bool) {
+        if self.redirect.obstacle_to_bound(is_spoofed_dropped).await.is_none()
+            && self.redirect.decide_anew(is_spoofed_dropped).await.is_ok()
+        {
+            self.drops.restart(&self.redirect).await;
+            tracing::info!("the bound on new connections, which was refused before, is installed now");
         }
     }
 
@@ -283,28 +302,26 @@ impl Keeper {
         self.show(None);
         self.trouble = Some(Trouble { logged, is_open: !matches!(error.pods, Pods::Closed(_) | Pods::InForce) });
     }
+}
 
-    /// Counts and logs what was found where the redirect should have been.
-    fn is_restored(&self, found: &Result<State, Error>) {
-        let [absent, changed, closed, unreadable] = FOUND;
-        let label = match found {
-            Ok(State::Differs(what)) => {
-                tracing::warn!(%what, "the redirect was changed and has been restored");
-                changed
-            }
-            Err(error) => {
-                tracing::warn!(%error, "the redirect could not be checked and was installed again");
-                unreadable
-            }
-            Ok(State::Absent) => {
-                tracing::info!("the redirect has been restored");
-                absent
-            }
-            Ok(State::Closed | State::Installed | State::Unbounded) => {
-                tracing::info!("the redirect has been restored");
-                closed
-            }
-        };
-        self.restored.with_label_values(&[label]).inc();
+/// The label of what was found where the redirect should have been.
+fn label(found: &Result<State, Error>) -> &'static str {
+    let [absent, changed, closed, unreadable] = FOUND;
+    match found {
+        Ok(State::Differs(_)) => changed,
+        Err(_) => unreadable,
+        Ok(State::Absent) => absent,
+        Ok(State::Closed | State::Installed | State::Unbounded) => closed,
+    }
+}
+
+/// Logs what was found where the redirect should have been.
+fn say_restored(found: &Result<State, Error>) {
+    match found {
+        Ok(State::Differs(what)) => tracing::warn!(%what, "the redirect was changed and has been restored"),
+        Err(error) => tracing::warn!(%error, "the redirect could not be checked and was installed again"),
+        Ok(State::Absent | State::Closed | State::Installed | State::Unbounded) => {
+            tracing::info!("the redirect has been restored");
+        }
     }
 }

@@ -266,9 +266,10 @@ impl Redirect {
         }
     }
 
-    /// The error because of which the bound on new connections would be left out. Changes nothing.
-    pub async fn obstacle_to_bound(&self) -> Option<Error> {
-        self.refusal(&self.plan_to_install(self.spoofed().is_dropped()).await).await
+    /// The error because of which the bound on new connections would be left out, from rules with this decision on spoofed packets.
+    /// Changes nothing.
+    async fn obstacle_to_bound(&self, is_spoofed_dropped: bool) -> Option<Error> {
+        self.refusal(&self.plan_to_install(is_spoofed_dropped).await).await
     }
 
     /// The error if this is a redirect of a pod, and this is the machine's network, or a node's redirect is in it. Interfaces are no

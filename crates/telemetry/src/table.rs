@@ -176,7 +176,7 @@ table! {
          (by the tool). `redirect check` names the interface without a route. All 0 while the redirect is not installed, and in \
          a sidecar. Only with --redirect, and at --keeper-metrics-addr of redirect install --keep.";
     REDIRECT_RESTORED = Counter "metadata_proxy_redirect_restored_total" ["found"]
-        "How often a check of the rules found the redirect gone or changed, and restored it, by what was found: absent (pods could \
+        "How often a check of the rules found the redirect gone or changed, and tried to restore it, by what was found: absent (pods could \
          reach the metadata server itself), changed (other rules, or rules of others before them), closed (those that close it whole) or \
          unreadable (the rules could not be listed). Only with --redirect, and at --keeper-metrics-addr of redirect install \
          --keep.";

@@ -23,7 +23,7 @@
 //! | its annotation is malformed | 403 with Google's text | with the next read of it |
 //! | the API server refuses a token | 503 with the missing right | after 10 s |
 //! | the pod that the token is for is gone | another pod is tried, up to 3 | at once |
-//! | the Security Token Service refuses (400, 401, 403) | 403 with its message | after 10 s |
+//! | the Security Token Service refuses (400, 401, 403) | 403 with its message | after 10 s; after `invalid_grant` with a new Kubernetes token, at most each 5 minutes |
 //! | IAM refuses | its status, with Google's text | after 5 s, doubling to 60 s |
 //! | IAM does not accept the federated token | 503 | with a new one, at most once a minute |
 //! | 429 from Google | 503 with `Retry-After` | after that; doubling from 1 to 30 s; if no pod waits, after minutes (`quota.rs`) |

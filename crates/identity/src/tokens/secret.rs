@@ -58,6 +58,11 @@ impl Secret {
         Self { due: if is_with_it { subject.due } else { self.due }, ..self }
     }
 
+    /// A copy that is due at this time, or earlier as before.
+    pub(super) fn due_at(&self, due: BootTime) -> Self {
+        Self { text: self.text.clone(), asked: self.asked, expires: self.expires, due: self.due.min(due) }
+    }
+
     pub(super) fn ends_soon(&self, now: BootTime) -> bool {
         self.expires <= now + ENDS_SOON
     }

@@ -147,6 +147,14 @@ impl Stage {
         self.0.lock().kept.take_if(|kept| Arc::ptr_eq(kept, secret));
     }
 
+    /// Makes a token due for renewal at this time, unless it is earlier or was replaced meanwhile. It stays in use until then.
+    pub(super) fn is_due_at(&self, secret: &Arc<Secret>, due: BootTime) {
+        let mut state = self.0.lock();
+        if let Some(kept) = state.kept.as_mut().filter(|kept| Arc::ptr_eq(kept, secret)) {
+            *kept = Arc::new(kept.due_at(due));
+        }
+    }
+
     /// Drops an expired token, which wipes it from memory. Returns whether nothing is left to remember.
     pub(super) fn sweep(&self, want: Want, now: BootTime) -> bool {
         let mut state = self.0.lock();

@@ -41,6 +41,10 @@ const MAX_SPONSORS: usize = 3;
 /// Minimum age of a federated token that is replaced because IAM does not accept it.
 const MIN_AGE_TO_REPLACE: Duration = Duration::from_secs(60);
 
+/// Minimum age of a Kubernetes token that is renewed because the Security Token Service refuses it. If it refuses all, the API
+/// server gets one request in this time for each workload.
+const MIN_SUBJECT_AGE_TO_REPLACE: Duration = Duration::from_secs(300);
+
 /// Minimum interval between log lines about one workload for one reason.
 const LINE_INTERVAL: Duration = Duration::from_secs(60);
 
@@ -234,6 +238,9 @@ impl Steps {
         let exchange = sts::Exchange { subject: &subject, scopes, quota_project, bound_to };
         let Means { servers, google, federation, .. } = &*self.means;
         let issued = servers.sts.ask(self.turn(Step::Sts, urgency), exchange.send(google, federation)).await?;
+        if issued.as_ref().is_err_and(sts::refuses_subject) {
+            self.stages.subject.is_due_at(&subject, subject.asked + MIN_SUBJECT_AGE_TO_REPLACE);
+        }
         self.counted(Step::Sts, urgency, issued.map_err(|error| sts::halt(error, quota_project.is_some())))
     }
 

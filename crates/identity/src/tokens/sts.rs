@@ -129,6 +129,11 @@ pub(super) fn halt(error: NotGiven, names_project: bool) -> Halt {
     }
 }
 
+/// Whether a refusal may be one of this Kubernetes token alone: one that is issued now may be accepted.
+pub(super) fn refuses_subject(error: &NotGiven) -> bool {
+    matches!(error, NotGiven::Refused(said) if said.code == "invalid_grant")
+}
+
 /// Whether a refusal affects all pods, by its code. A pod chooses scopes and a certificate, and a workload a project; the pool, the
 /// provider and the key of its token are the cluster's. What the provider's condition refuses (`unauthorized_client`) is one account.
 fn withheld(code: &str, names_project: bool) -> Withheld {

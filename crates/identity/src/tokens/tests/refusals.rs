@@ -73,6 +73,38 @@ async fn a_refusal_of_the_exchange_is_remembered_for_all_scopes() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_kubernetes_token_that_is_not_accepted_is_replaced_after_five_minutes_and_not_more_often() {
+    const REFUSAL: Does = Does::Refuse(400, r#"{"error":"invalid_grant","error_description":"Its key is not known."}"#);
+    const OTHER: &str = "default/token?scopes=a";
+    let lab = Lab::new("");
+    assert_eq!(lab.token(TOKEN).await, "fed-1");
+    sleep(Duration::from_secs(310)).await;
+    lab.servers.change(|script| script.sts = REFUSAL);
+    assert_eq!(lab.refusal(OTHER).await.0, 403);
+    lab.servers.change(|script| script.sts = Does::Issue(3600));
+    sleep(Duration::from_secs(11)).await;
+    assert_eq!(lab.token(OTHER).await, "fed-3");
+    let subjects =
+        lab.servers.read(|script| script.exchanges.clone()).into_iter().map(|sent| sent["subjectToken"].clone());
+    assert_eq!(subjects.collect::<Vec<_>>(), ["ksa-1", "ksa-1", "ksa-2"]);
+
+    // If all are refused, pods that ask all the time cost the API server little, and the next exchange is as late as before.
+    let lab = Lab::new(GOOGLE_ACCOUNT);
+    lab.servers.change(|script| script.sts = REFUSAL);
+    for _ in 0..900 {
+        assert_eq!(lab.refusal(TOKEN).await.0, 403);
+        sleep(Duration::from_secs(1)).await;
+    }
+    let [subjects, exchanges, _] = lab.servers.counts();
+    assert!(subjects == 3 && (80..=91).contains(&exchanges), "{subjects}, {exchanges}");
+
+    // While the API server fails, the one that was refused is used on.
+    lab.servers.change(|script| (script.kubernetes, script.sts) = (Does::Fail, Does::Issue(3600)));
+    sleep(Duration::from_secs(11)).await;
+    lab.token(TOKEN).await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn nobody_is_asked_again_before_the_time_that_a_throttled_server_names() {
     let lab = Lab::new(GOOGLE_ACCOUNT);
     lab.servers.change(|script| script.sts = Does::PutOff(429, "7"));
