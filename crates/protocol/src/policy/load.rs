@@ -210,6 +210,12 @@ mod tests {
                 "rules:\n  - paths: [instance/id]\n    verdict: conceal\n",
                 "p.yaml:6:5: a rule that conceals must have a `reason`",
             ),
+            (
+                "rules:\n  - paths: [instance/id]\n    verdict: conceal\n    reason: ' '\n",
+                "p.yaml:6:5: a rule that conceals must have a `reason`",
+            ),
+            ("methods: []", "p.yaml:5:10: an empty list refuses every request"),
+            ("trees: []", "p.yaml:5:8: an empty list refuses every request"),
             ("rules:\n  - paths: []\n    verdict: allow\n", "p.yaml:6:5: a rule must have at least one path"),
             (
                 "rules:\n  - paths: [instance/id]\n    verdict: allow\n    answer: 403\n",
