@@ -95,11 +95,12 @@ impl Choice {
     pub fn compile(&self, text: &str) -> Result<Policy, LoadError> {
         let mut document = parse(text).map_err(|error| self.source.invalid(&error))?;
         document.recursive = self.recursive.or(document.recursive);
+        let own_rules = document.rules.len();
         let document = match document.extends {
             Some(base) => document.over(base.document()),
             None => document,
         };
-        Ok(Policy::compile(document, hash(text)))
+        Ok(Policy::compile(document, own_rules, hash(text)))
     }
 }
 

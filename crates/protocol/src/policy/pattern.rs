@@ -72,6 +72,16 @@ impl Pattern {
         &self.segments
     }
 
+    /// Whether the pattern has a `**`.
+    pub(super) fn is_deep(&self) -> bool {
+        self.segments.contains(&Segment::Deep)
+    }
+
+    /// Whether the pattern is `**`, which matches every path.
+    pub(super) fn is_all(&self) -> bool {
+        *self.segments == [Segment::Deep]
+    }
+
     /// Whether the pattern names a particular service account. Every account has two names, so such a pattern conceals
     /// only one of them. A segment that may or may not be an account's name counts if it looks like one.
     pub(super) fn names_an_account(&self) -> bool {
