@@ -66,6 +66,7 @@ mod tests {
     use super::super::pages::Pages;
     use super::super::report::Report;
     use super::*;
+    use crate::ask;
     use crate::pages::{self, page};
     use proxy::reply::PLAIN_TEXT;
     use telemetry::Registry;
@@ -83,5 +84,23 @@ mod tests {
         let [(text, code), (other, failed)] = [last(addrs[0]).await, last(addrs[1]).await];
         assert!(code == 0 && text.starts_with("protected: "), "{code} {text}");
         assert!(failed == 1 && other.starts_with("no 'check --interval' answers at "), "{failed} {other}");
+    }
+
+    #[tokio::test]
+    async fn what_is_not_the_proxy_is_named() {
+        let door = || pages::bind(([127, 0, 0, 1], 0).into(), false, "--metrics-addr").expect("a free port");
+        let (canary, other) = (door(), door());
+        let [canary_addr, other_addr] = [&canary, &other].map(|door| door.local_addr().expect("it is bound"));
+        let found = Pages::new("node-1".to_owned(), Registry::default());
+        tokio::spawn(pages::serve(canary, move |path| found.answer(path)));
+        tokio::spawn(pages::serve(other, |_| page(StatusCode::FORBIDDEN, PLAIN_TEXT, "\n<!DOCTYPE html><p>Forbidden")));
+        let said = async |addr| ask::get(addr, "/statusz?format=json").await.expect_err("no proxy").to_string();
+        let canary = said(canary_addr).await;
+        assert!(
+            canary.starts_with(&format!("at {canary_addr} (--metrics-addr) is the canary, not a proxy")),
+            "{canary}"
+        );
+        let other = said(other_addr).await;
+        assert!(other.starts_with(&format!("at {other_addr} (--metrics-addr) is another server (403)")), "{other}");
     }
 }

@@ -20,7 +20,7 @@ use telemetry::{Registry, table};
 pub(super) const READYZ: &str = "/readyz";
 
 /// The `Server` header of each page. The proxy has a page of the same path, which does not say what pods can reach.
-pub(super) const SERVER: HeaderValue = HeaderValue::from_static("gce-metadata-proxy-check");
+pub(crate) const SERVER: HeaderValue = HeaderValue::from_static("gce-metadata-proxy-check");
 
 /// The pages and the result that they show.
 #[derive(Debug)]
