@@ -7,7 +7,7 @@ use bytes::Bytes;
 use http::header::SERVER;
 use http::{Request, Response, StatusCode};
 
-use crate::check::pages;
+use crate::pages::CANARY;
 use http_client::{HttpClient, Limits};
 
 /// The proxy answers from memory. Its status takes some hundred KiB at most.
@@ -49,7 +49,7 @@ pub fn from_here(addr: SocketAddr) -> SocketAddr {
 /// Fetches the page at this path, with its query.
 pub async fn get(admin: SocketAddr, target: &str) -> Result<String, AskError> {
     let response = fetch(admin, target).await.map_err(|error| AskError::Unreachable(admin, error))?;
-    if response.headers().get(SERVER).is_some_and(|server| server == pages::SERVER) {
+    if response.headers().get(SERVER).is_some_and(|server| server == CANARY) {
         return Err(AskError::Canary(admin));
     }
     match text(&response) {

@@ -12,8 +12,6 @@ use kube::client::{AuthError, RustlsTlsError};
 use kube::config::{InClusterError, KubeconfigError, LoadDataError};
 use serde_saphyr::Error as YamlError;
 
-use super::error::chain;
-
 /// Formats why a credential cannot be used.
 #[derive(Debug)]
 pub(super) struct Cause<'a>(pub(super) &'a (dyn Error + 'static));
@@ -96,4 +94,9 @@ fn of_data(field: &str, error: &LoadDataError, f: &mut fmt::Formatter<'_>) -> fm
 
 fn unread(f: &mut fmt::Formatter<'_>, field: &str, file: &Path, error: &io::Error) -> fmt::Result {
     write!(f, "{field} {}: {error}", file.display())
+}
+
+/// An error, and those that caused it.
+pub(super) fn chain<'a>(error: &'a (dyn Error + 'static)) -> impl Iterator<Item = &'a (dyn Error + 'static)> {
+    std::iter::successors(Some(error), |error| (*error).source())
 }

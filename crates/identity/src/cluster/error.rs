@@ -8,7 +8,7 @@ use http::StatusCode;
 use kube::client::AuthError;
 use kube::config::{InClusterError, KubeconfigError};
 
-use super::cause::{Cause, advice};
+use super::cause::{Cause, advice, chain};
 use base::backoff::Jitter;
 pub use http_client::certificate::{BadCertificate, TlsFailure};
 
@@ -162,8 +162,4 @@ pub(super) fn not_sent(server: String, error: kube::Error) -> RequestError {
 /// The innermost of a chain of errors. The outer ones only say in which step it occurred.
 pub(super) fn root_cause<'a>(error: &'a (dyn Error + 'static)) -> &'a (dyn Error + 'static) {
     chain(error).last().unwrap_or(error)
-}
-
-pub(super) fn chain<'a>(error: &'a (dyn Error + 'static)) -> impl Iterator<Item = &'a (dyn Error + 'static)> {
-    std::iter::successors(Some(error), |error| (*error).source())
 }

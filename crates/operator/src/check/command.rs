@@ -6,10 +6,10 @@ use http::{Method, StatusCode};
 
 use super::canary::Canary;
 use super::once;
-use super::pages::{READYZ, SERVER};
+use super::pages::READYZ;
 use super::probe::Client;
 use crate::finding;
-use crate::pages::ListenError;
+use crate::pages::{CANARY, ListenError};
 use redirect::Routes;
 use telemetry::logging::Format;
 
@@ -51,7 +51,7 @@ pub async fn run(
 /// The exit code is 0 if the node is ready, otherwise 1.
 async fn last(admin: SocketAddr) -> (String, u8) {
     match Client::new(Method::GET).ask_here(admin, READYZ).await.outcome {
-        Ok(answer) if answer.server.as_deref().is_none_or(|server| SERVER != server) => {
+        Ok(answer) if answer.server.as_deref().is_none_or(|server| CANARY != server) => {
             let why = "another program, such as the proxy, answers there; run this in the canary's container";
             (format!("no 'check --interval' answers at {admin} (--metrics-addr): {why}\n"), 1)
         }

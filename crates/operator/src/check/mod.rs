@@ -28,7 +28,7 @@ mod command;
 mod credential;
 mod interfaces;
 mod judge;
-pub(crate) mod pages;
+mod pages;
 mod probe;
 mod report;
 mod standing;
