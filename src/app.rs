@@ -26,12 +26,13 @@ use identity::cluster::{Cluster, ClusterError};
 use identity::kin::{self, Kin};
 use identity::pods::{Sandboxes, Scans};
 use identity::tokens::Google;
+use proxy::layers::conceal::Mode;
 use proxy::memory::Pressure;
 use proxy::policy::{LivePolicy, Policy};
 use proxy::server::{self, Door};
 use proxy::upstream::Upstream;
 use redirect::{InstalledRedirect, Keeper, Redirect};
-use telemetry::{Registry, table};
+use telemetry::{Registry, logging, table};
 
 pub use files::allow_files;
 pub use start_error::StartError;
@@ -204,6 +205,12 @@ fn introduce(config: &Config, policy: &Policy) {
         redirect = config.redirect.is_some(),
         "starting"
     );
+    if config.policy_mode == Mode::Audit {
+        tracing::warn!(
+            target: logging::POLICY_AUDIT,
+            "secrets are served to pods: with --policy-mode=audit nothing is concealed; the log has what would be"
+        );
+    }
 }
 
 /// Opens doors beside those of another process once the node's pods are known. Until then that process gets all

@@ -130,10 +130,20 @@ class Values(unittest.TestCase):
             ("policy.document.extends=stict", "'/policy/document/extends'"),
             ("policy.document.name=Ours", "'/policy/document/name'"),
             (f"{rule}.paths={{instance/tags}},{rule}.verdict=deny", "'/policy/document/rules/0/verdict'"),
-            (f"{rule}.paths={{/instance/tags}},{rule}.verdict=allow", "'/policy/document/rules/0/paths/0'"),
+            *[
+                (f"{rule}.paths={{{path}}},{rule}.verdict=allow", "'/policy/document/rules/0/paths/0'")
+                for path in ("/instance/tags", "instance/a b", "instance/a%2Fb", "instance/id?alt=json", "*/../id")
+            ],
+            (f"{rule}.paths={{instance/tags}},{rule}.verdict=conceal", "missing property 'reason'"),
+            (f"{rule}.paths={{instance/tags}},{rule}.verdict=conceal,{rule}.reason=", "'/policy/document/rules/0/reason'"),
+            (f"{rule}.paths={{instance/tags}},{rule}.verdict=allow,{rule}.answer=404", "'/policy/document/rules/0/answer'"),
         ]:
             with self.subTest(mistake), self.assertRaisesRegex(AssertionError, re.escape(sentence)):
                 rendered.helm("--values", values, "--set", mistake)
+        for empty in ["methods", "trees", "rules[0].paths"]:
+            pointer = "'/policy/document/" + empty.replace("[0].", "/0/") + "': minItems"
+            with self.subTest(empty), self.assertRaisesRegex(AssertionError, pointer):
+                rendered.helm("--values", values, "--set-json", f"policy.document.{empty}=[]")
 
     def test_it_knows_the_fields_of_a_policy_as_the_proxy_does(self):
         wanted = policy_for_the_chart()

@@ -45,6 +45,11 @@ pub(super) struct CheckArgs {
 
 impl CheckArgs {
     pub(super) fn resolve(self, mistakes: &mut Mistakes) -> Option<super::Command> {
+        mistakes.without(
+            "--redirect-allow",
+            "a check: --last prints what --interval found",
+            self.last && self.open.is_typed(),
+        );
         let (admin, log) = (self.admin.resolve(mistakes), self.log.resolve(mistakes));
         let node = mistakes.optional(self.node_name);
         let open = self.open.resolve(mistakes)?;
@@ -112,6 +117,7 @@ mod tests {
             ("check --interval=30s --last", "--last"),
             ("check --redirect-allow=80", "--redirect-allow"),
             ("check --interval=30s --format=json", "--format"),
+            ("check --last --redirect-allow=443", "--redirect-allow has no effect without a check"),
         ] {
             let text = mistakes(line);
             assert!(text.contains(named), "{line}: {text}");

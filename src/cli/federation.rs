@@ -69,15 +69,15 @@ impl FederationArgs {
     pub(super) fn resolve(self, mistakes: &mut Mistakes) -> Option<Federation> {
         let pool = mistakes.optional(self.workload_pool);
         let cluster = mistakes.optional(self.cluster_uri);
-        let provider = mistakes.optional(self.workload_identity_provider).flatten();
+        let provider = mistakes.optional(self.workload_identity_provider);
         let (sts, iam) = (mistakes.value(self.sts_endpoint), mistakes.value(self.iam_endpoint));
         let (token_audience, google_ca) = (mistakes.optional(self.token_audience), mistakes.optional(self.google_ca));
         let prefetch = mistakes.value(self.prefetch);
         let bound_tokens = self.bound_tokens.resolve(mistakes);
         let trust = match (pool, cluster, provider) {
             (Some(pool), Some(cluster), None) => Trust::Pool(pool, cluster),
-            (None, None, Some(provider)) => Trust::Provider(provider),
-            (None, None, None) => return None,
+            (None, None, Some(Some(provider))) => Trust::Provider(provider),
+            (None, None, None | Some(None)) => return None,
             (Some(_), _, Some(_)) => {
                 mistakes.add(format!("only one may be given of {EITHER}"));
                 return None;
@@ -188,6 +188,10 @@ mod tests {
             ("--workload-pool=p", "--workload-pool: \"p\" is not valid; expected PROJECT.svc.id.goog"),
             ("--workload-pool=p.svc.id.goog", "--workload-pool requires --cluster-uri"),
             (&format!("--cluster-uri={URI}"), "--cluster-uri requires --workload-pool"),
+            (
+                &format!("--workload-pool=p.svc.id.goog --cluster-uri={URI} {NO_TOKENS}"),
+                "only one may be given of --workload-pool or --workload-identity-provider",
+            ),
             (&both, "only one may be given of --workload-pool or --workload-identity-provider"),
             (&format!("{NO_TOKENS} --google-ca=/x"), "--google-ca has no effect without --workload-pool or"),
             ("--workload-identity-provider=//x", "--workload-identity-provider: \"//x\" is not valid; expected //iam."),

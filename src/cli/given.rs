@@ -83,6 +83,11 @@ impl<S: Syntax> Given<S> {
         self.source != ValueSource::DefaultValue && self.is_not_empty()
     }
 
+    /// Whether the value was typed. A variable may be there for another command of the same pod.
+    pub(super) fn is_typed(&self) -> bool {
+        self.source == ValueSource::CommandLine && self.is_not_empty()
+    }
+
     /// Adds the subcommand's name in messages, for a flag that the proxy also has.
     #[cfg(feature = "mock")]
     pub(super) fn with_command(self, command: &str) -> Self {
@@ -166,6 +171,13 @@ impl Mistakes {
     /// Adds a mistake: `text` is invalid for a flag.
     pub(super) fn invalid(&mut self, origin: &str, text: &str, expected: &str) {
         self.add(format!("{origin}: {text:?} is not valid; expected {expected}"));
+    }
+
+    /// Adds a mistake if the flag has no effect without something.
+    pub(super) fn without(&mut self, flag: &str, without: &str, is_given: bool) {
+        if is_given {
+            self.add(format!("{flag} has no effect without {without}"));
+        }
     }
 
     /// The value, or `None` and a mistake.

@@ -41,6 +41,16 @@ impl NodeArgs {
         Some(cluster::Settings { node: node?, credential })
     }
 
+    /// Whether a kubeconfig is given, also by its variable.
+    pub(super) fn has_kubeconfig(&self) -> bool {
+        self.kubeconfig.as_ref().is_some_and(Given::is_not_empty)
+    }
+
+    /// Whether a kubeconfig was typed.
+    pub(super) fn is_kubeconfig_typed(&self) -> bool {
+        self.kubeconfig.as_ref().is_some_and(Given::is_typed)
+    }
+
     /// Whether the node's name is missing.
     pub(super) fn is_nameless(&self) -> bool {
         !self.node_name.as_ref().is_some_and(Given::is_not_empty)
@@ -60,7 +70,7 @@ pub(super) struct IdentityArgs {
     node: NodeArgs,
 
     /// Let the pod's service account act as its node, so that the API server confines it to that node. Requires Kubernetes
-    /// 1.36. `false` only if an admission policy bounds the account. Has no effect with --kubeconfig
+    /// 1.36. `false` only if an admission policy bounds the account. Not with --kubeconfig
     #[arg(long, env = "METADATA_PROXY_IMPERSONATE_NODE", switch = true)]
     impersonate_node: Switch,
 
@@ -146,6 +156,11 @@ impl IdentityArgs {
         let attest = mistakes.value(self.attest);
         let passthrough = mistakes.list(self.passthrough);
         let impersonates = mistakes.optional(Some(self.impersonate_node)).unwrap_or(true);
+        mistakes.without(
+            "--impersonate-node=false",
+            "the pod's account, and --kubeconfig has another",
+            !impersonates && self.node.has_kubeconfig(),
+        );
         let acting = if impersonates { Acting::AsItsNode } else { Acting::AsItself };
         let host_proc = mistakes.value(self.host_proc);
         let state_dir = mistakes.optional(self.state_dir).map(Into::into);
@@ -195,7 +210,7 @@ mod tests {
         ] {
             assert_eq!(credential(flags), Credential::OwnAccount(acting), "{flags}");
         }
-        assert_eq!(credential("--kubeconfig=/k --impersonate-node=false"), Credential::Kubeconfig("/k".into()));
+        assert_eq!(credential("--kubeconfig=/k --impersonate-node=true"), Credential::Kubeconfig("/k".into()));
     }
 
     #[test]
@@ -210,6 +225,14 @@ mod tests {
             (&format!("{ON} --attest=api"), "--attest: \"api\" is not valid; expected prefer or kernel"),
             (&format!("{ON} --passthrough=a"), "--passthrough: \"a\" is not valid; expected NAMESPACE/NAME"),
             (&format!("{ON} --impersonate-node=no"), "--impersonate-node: \"no\" is not valid; expected true or false"),
+            (
+                &format!("{ON} --kubeconfig=/k --impersonate-node=false"),
+                "--impersonate-node=false has no effect without",
+            ),
+            (
+                &format!("{ON} --handover=0b1c9f6e-2a55-4d8e-9b53-0d3e8f1c2a77"),
+                "--handover has no effect without --reuse-port",
+            ),
             (&format!("{ON} --passthrough=A/b"), "--passthrough: \"A/b\" is not valid; expected NAMESPACE/NAME"),
         ] {
             let said = mistakes(line);

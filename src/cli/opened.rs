@@ -83,6 +83,12 @@ impl Flag for OwnRedirectArgs {
     }
 }
 
+impl RoutesArgs {
+    pub(super) fn is_typed(&self) -> bool {
+        self.redirect_allow.iter().any(Given::is_typed)
+    }
+}
+
 impl Flag for RoutesArgs {
     type Value = Routes;
 

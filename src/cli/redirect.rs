@@ -11,7 +11,7 @@ use super::log::LogArgs;
 use super::opened::OpenedArgs;
 use super::startup_taint::StartupTaintArgs;
 use super::syntax::{self, ArgExt as _, Choice};
-use redirect::{Command, Destination, Mode, PROXY, Redirect, SIDECAR_UID, Settings, Tool};
+use redirect::{Command, Destination, METADATA_V4, METADATA_V6, Mode, PROXY, Redirect, SIDECAR_UID, Settings, Tool};
 
 #[derive(Debug, Subcommand)]
 #[expect(clippy::large_enum_variant, reason = "parsed once")]
@@ -137,8 +137,10 @@ impl RedirectArgs {
         let to = destination(place, to, mistakes);
         let is_shared = is_chosen && to.as_ref().is_some_and(is_named);
         let has_uid = self.proxy_uid.is_some();
-        let uid = self.proxy_uid.and_then(|uid| mistakes.value(uid));
+        let uid = self.proxy_uid.and_then(|uid| mistakes.value_if(uid, NOT_ROOT, |uid| *uid != 0));
         let uplinks = self.uplink;
+        let has_uplink = uplinks.iter().any(Given::is_chosen);
+        mistakes.without("--uplink", "--mode daemonset", place == Some(Place::Sidecar) && has_uplink);
         let mode = place.and_then(|place| match place {
             Place::DaemonSet => daemon_set(has_uid, uplinks, mistakes),
             Place::Sidecar if has_uid => uid.map(|proxy_uid| Mode::Sidecar { proxy_uid }),
@@ -172,16 +174,34 @@ fn destination(place: Option<Place>, to: Vec<Given<SocketAddr>>, mistakes: &mut 
         _ => (OF_NODE, |to| !to.ip().is_loopback() && !to.ip().is_unspecified() && to.port() != 0),
     };
     let to: Option<Vec<SocketAddr>> = to.into_iter().map(|to| mistakes.value_if(to, expected, fits)).collect();
-    let destination = Destination::new(&to?);
-    if destination.is_none() {
-        mistakes.invalid("--to", "", "one address of each IP version at most");
+    let to = to?;
+    if let Some(server) =
+        to.iter().find(|to| [IpAddr::V4(METADATA_V4), IpAddr::V6(METADATA_V6)].contains(&to.ip().to_canonical()))
+    {
+        mistakes.add(format!(
+            "--to {server} is the metadata server's own address; give the proxy's, such as {}",
+            PROXY[usize::from(server.is_ipv6())]
+        ));
+        return None;
     }
-    destination
+    let same = |version: fn(&&SocketAddr) -> bool| {
+        to.iter().filter(version).map(|to| format!("--to {to}")).collect::<Vec<_>>()
+    };
+    for (same, version) in [(same(|to| to.is_ipv4()), "IPv4"), (same(|to| to.is_ipv6()), "IPv6")] {
+        if same.len() > 1 {
+            mistakes.add(format!(
+                "{} are {} {version}; give one",
+                same.join(" and "),
+                if same.len() == 2 { "both" } else { "all" }
+            ));
+        }
+    }
+    Destination::new(&to)
 }
 
 fn daemon_set(has_uid: bool, uplinks: Vec<Given<Interface>>, mistakes: &mut Mistakes) -> Option<Mode> {
     if has_uid {
-        mistakes.invalid(&format!("--{PROXY_UID}"), "", "no value with --mode daemonset");
+        mistakes.without(&format!("--{PROXY_UID}"), "--mode sidecar", true);
         return None;
     }
     let uplinks = mistakes.list(uplinks);
@@ -190,12 +210,14 @@ fn daemon_set(has_uid: bool, uplinks: Vec<Given<Interface>>, mistakes: &mut Mist
 
 /// Reports a sidecar without the proxy's user ID.
 fn missing_uid(mistakes: &mut Mistakes) -> Option<Mode> {
-    let expected = format!(
-        "the runAsUser of the proxy's container ({SIDECAR_UID} in its image), which no other container of the pod may use"
-    );
-    mistakes.invalid(&format!("--{PROXY_UID}"), "", &expected);
+    mistakes.add(format!(
+        "--mode sidecar requires --{PROXY_UID}, the runAsUser of the proxy's container ({SIDECAR_UID} in its image), which no other \
+         container of the pod may use"
+    ));
     None
 }
+
+const NOT_ROOT: &str = "a user ID other than 0, with which every process of root would reach the metadata server";
 
 const LOOPBACK: &str = "a loopback address and a port, such as 127.0.0.1:988";
 
@@ -283,11 +305,19 @@ pub(super) mod tests {
         for (line, named) in [
             ("--mode sidecar", "--proxy-uid"),
             ("--mode sidecar --proxy-uid 1 --to 10.0.0.1:988", "--to"),
-            ("--proxy-uid 1", "--proxy-uid"),
+            ("--mode sidecar --proxy-uid 0", "a user ID other than 0"),
+            ("--mode sidecar --proxy-uid 1 --uplink eth0", "--uplink has no effect without --mode daemonset"),
+            ("--proxy-uid 1", "--proxy-uid has no effect without --mode sidecar"),
+            (
+                "--to 169.254.169.254:988",
+                "--to 169.254.169.254:988 is the metadata server's own address; give the proxy's, such as 169.254.169.252:988",
+            ),
+            ("--to [fd20:ce::254]:988", "such as [fd20:ce::252]:988"),
+            ("--kubeconfig /k", "--kubeconfig has no effect without --startup-taint"),
             ("--to 0.0.0.0:988", "--to"),
             ("--to [::1]:988", "--to"),
             ("--to 127.0.0.1:988", "--to"),
-            ("--to 10.0.0.1:988 --to 10.0.0.2:988", "one address of each IP version"),
+            ("--to 10.0.0.1:988 --to 10.0.0.2:988", "--to 10.0.0.1:988 and --to 10.0.0.2:988 are both IPv4; give one"),
             ("--uplink a;b", "--uplink"),
             ("--redirect-allow 80", "--redirect-allow"),
             ("--tool pf", "--tool"),

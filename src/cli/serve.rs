@@ -121,6 +121,8 @@ impl ServeArgs {
     pub(super) fn config(self, given: &ArgMatches, mistakes: &mut Mistakes) -> Option<Config> {
         effect::check(given, mistakes);
         let config = self.resolve(mistakes)?;
+        let takes_over = config.identity.as_ref().is_some_and(|identity| identity.own_pod.is_some());
+        mistakes.without("--handover", "--reuse-port", takes_over && !config.reuse_port);
         let operators = config.metrics_addr;
         for pods in config.addrs.iter().filter(|pods| collide(**pods, operators)) {
             mistakes.add(format!(

@@ -26,7 +26,11 @@ pub(super) struct StartupTaintArgs {
 impl StartupTaintArgs {
     /// `None` if there is no taint to remove, or if there are mistakes.
     pub(super) fn resolve(self, keeps_rules: bool, mistakes: &mut Mistakes) -> Option<StartupTaint> {
-        let key = mistakes.optional(self.startup_taint)?;
+        let Some(key) = mistakes.optional(self.startup_taint) else {
+            // Its pod may have NODE_NAME, and variables of the proxy beside it.
+            mistakes.without("--kubeconfig", "--startup-taint", self.node.is_kubeconfig_typed());
+            return None;
+        };
         if !keeps_rules {
             mistakes.add(
                 "--startup-taint requires `redirect install --keep`, which waits until the proxy is ready".to_owned(),

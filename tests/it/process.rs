@@ -85,6 +85,17 @@ async fn it_serves_until_it_is_told_to_stop_also_when_it_says_nothing() {
 }
 
 #[tokio::test]
+async fn no_level_mutes_a_misspelt_module_or_secrets_that_are_served() {
+    let own = ["--addr=127.0.0.1:0", "--metrics-addr=127.0.0.1:0", "--upstream=none", "--policy-mode=audit"];
+    let mut binary = Binary::start(&[&own[..], &["--log=gce_metadata_proxi=debug"]].concat());
+    let doubt = binary.stderr_line(" WARN ").await;
+    assert!(doubt.contains("--log gce_metadata_proxi=debug: This program has no crate gce_metadata_proxi"), "{doubt}");
+    let warning = binary.stderr_line(" WARN ").await;
+    assert!(warning.contains("secrets are served to pods"), "{warning}");
+    binary.terminate();
+}
+
+#[tokio::test]
 async fn a_log_that_nobody_reads_stops_nothing() {
     let mock = upstream().await;
     let (mut binary, addr, metrics_addr) = Binary::ready(None, mock.addr(), &[]).await;

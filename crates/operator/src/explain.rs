@@ -19,7 +19,9 @@ use protocol::metadata::{Malformed, Query, Request, RequestError};
 use proxy::error::Error;
 use proxy::layers::conceal::redact;
 use proxy::policy::pattern::Pattern;
-use proxy::policy::{self, Cause, Choice, Concealed, Decision, Difference, LoadError, Policy, Source, Subject};
+use proxy::policy::{
+    self, Cause, Choice, Concealed, Decision, Difference, LoadError, Overruled, Policy, Source, Subject,
+};
 
 /// The prefix that policies omit from paths.
 const V1: &str = "/computeMetadata/v1/";
@@ -75,7 +77,16 @@ impl Question {
             Self::Check(source) => {
                 let policy = Choice { source: source.clone(), recursive: None }.load()?;
                 let (name, version, hash) = (policy.name(), policy.version(), policy.hash());
-                format!("The policy {name}, version {version} ({hash}), is valid: {} rules.\n", policy.rule_count())
+                let valid = format!(
+                    "The policy {name}, version {version} ({hash}), is valid: {} rules.\n",
+                    policy.rule_count()
+                );
+                let warning = |Overruled { rule, path, by }: Overruled<'_>| {
+                    format!(
+                        "Warning: rule {rule} never applies to {path}: rule {by} comes first and matches all of it.\n"
+                    )
+                };
+                valid + &policy.overruled().map(warning).collect::<String>()
             }
             Self::Schema => policy::SCHEMA.to_owned(),
         };
@@ -151,7 +162,9 @@ impl Question {
                 Err(_) => format!("does not tell its policy: {}", AskError::Unclear),
             },
             // Nothing runs here, or nothing that is a proxy: every proxy has this page.
-            Err(AskError::Unreachable(..) | AskError::NoIdentity(_)) => return None,
+            Err(AskError::Unreachable(..) | AskError::NoIdentity(_) | AskError::Canary(_) | AskError::Another(..)) => {
+                return None;
+            }
             Err(error) => format!("does not tell its policy: {error}"),
         };
         let mut line = Explanation(String::new());

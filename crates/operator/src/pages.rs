@@ -23,6 +23,9 @@ pub type Page = Response<Full<Bytes>>;
 /// Maximum connections to the listener for operators. Its clients are few: a scraper, the kubelet and operators.
 pub const MAX_ADMIN_CONNECTIONS: usize = 32;
 
+/// The `Server` header of the canary's pages. The proxy has pages of the same paths, which do not say what pods can reach.
+pub(crate) const CANARY: HeaderValue = HeaderValue::from_static("gce-metadata-proxy-check");
+
 /// An address cannot be bound.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot listen on {addr} ({flag}): {error}; {}", remedy(.error))]

@@ -17,7 +17,7 @@ use tracing_subscriber::{Layer, Registry, fmt as lines};
 use super::lossy::Lossy;
 use super::panics;
 
-/// Target of the log line about changed levels, which is written regardless of the levels.
+/// Target of the log lines about changed or doubtful levels, which are written regardless of the levels.
 pub const CHANGES: &str = "gce_metadata_proxy::levels";
 
 /// Target of the log line about why the process ends, which is written regardless of the levels.
@@ -124,6 +124,10 @@ pub fn start(format: Format, levels: &Levels) {
     if tracing_subscriber::registry().with(lines.with_filter(filter)).try_init().is_ok() {
         let _ = IN_FORCE.set(InForce { format, filter: handle, levels: Mutex::new(levels.clone()) });
         panics::log();
+        // A misspelt module alone mutes the program.
+        if let Some(doubt) = levels.doubt() {
+            tracing::warn!(target: CHANGES, "--log {levels}: {doubt}");
+        }
     }
 }
 
@@ -157,6 +161,10 @@ pub fn in_force() -> Option<Levels> {
 /// Target of the log lines about issued tokens, which are written at level info regardless of the levels.
 pub const AUDIT_TARGET: &str = "gce_metadata_proxy::audit";
 
+/// Target of the log lines about what a policy in audit mode lets through, which are written regardless of the levels: they are what that
+/// mode is for.
+pub const POLICY_AUDIT: &str = "gce_metadata_proxy::policy_audit";
+
 /// The program, as operators know all of its crates.
 const PROGRAM: &str = "gce_metadata_proxy";
 
@@ -164,13 +172,18 @@ const PROGRAM: &str = "gce_metadata_proxy";
 const CRATES: [&str; 8] = ["base", "http_client", "identity", "operator", "protocol", "proxy", "redirect", "telemetry"];
 
 /// The program's level applies to its crates, unless they have levels of their own. Adds the lines that are always
-/// written: audit lines, which have their own flag, panics, changes of the levels, and why the process ends.
+/// written: those of `--audit` and `--policy-mode=audit`, which have their own flags, panics, changes of the levels, and why the process ends.
 fn with_fixed(levels: &Levels) -> Targets {
     let given = |name: &str| levels.0.iter().find(|(target, _)| *target == name).map(|(_, level)| level);
     let of_program = given(PROGRAM);
     let of_crates = CRATES.iter().filter_map(|name| Some((*name, given(name).or(of_program)?)));
-    let always =
-        [(AUDIT_TARGET, Level::INFO), (CHANGES, Level::INFO), (panics::TARGET, Level::ERROR), (EXIT, Level::ERROR)];
+    let always = [
+        (AUDIT_TARGET, Level::INFO),
+        (POLICY_AUDIT, Level::INFO),
+        (CHANGES, Level::INFO),
+        (panics::TARGET, Level::ERROR),
+        (EXIT, Level::ERROR),
+    ];
     levels.0.clone().with_targets(of_crates).with_targets(always)
 }
 
@@ -218,6 +231,7 @@ mod tests {
         for levels in ["off", "off,gce_metadata_proxy::audit=off,gce_metadata_proxy::levels=off"] {
             let targets = with_fixed(&levels.parse().expect("levels"));
             assert!(targets.would_enable(AUDIT_TARGET, &Level::INFO), "{levels}");
+            assert!(targets.would_enable(POLICY_AUDIT, &Level::INFO), "{levels}");
             assert!(targets.would_enable(CHANGES, &Level::WARN), "{levels}");
             assert!(targets.would_enable(panics::TARGET, &Level::ERROR), "{levels}");
             assert!(targets.would_enable(EXIT, &Level::ERROR), "{levels}");

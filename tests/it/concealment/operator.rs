@@ -9,6 +9,7 @@ use proxy::layers::conceal::Mode;
 use proxy::policy::{Choice, Recursive, Source};
 use rustix::fs::{self as node, CWD, FileType, mknodat};
 
+use crate::statusz::put;
 use crate::support::{
     Binary, Connection, Proxy, Scratch, config, eventually, get, metric, metric_becomes, request, upstream,
 };
@@ -32,6 +33,8 @@ async fn audit_refuses_nothing_tells_once_a_rule_and_counts_all() {
     let mock = upstream().await;
     let (mut binary, addr, metrics_addr) =
         Binary::ready(None, mock.addr(), &["--policy-mode=audit", "--recursive=refuse"]).await;
+    // Whatever the levels.
+    assert_eq!(put(metrics_addr, "/loglevel?levels=off").await.status, 200);
     for target in [KUBE_ENV, KUBE_ENV, KUBE_ENV, SSH_KEYS, TREE, "/computeMetadata/v1/instance/id?unknown"] {
         assert_eq!(get(addr, target).await.status, 200, "{target}");
     }

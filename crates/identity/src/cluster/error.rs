@@ -1,7 +1,6 @@
 //! [`ClusterError`] and [`RequestError`]: errors before a request to the API server, and errors of a request.
 
 use std::error::Error;
-use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -9,6 +8,7 @@ use http::StatusCode;
 use kube::client::AuthError;
 use kube::config::{InClusterError, KubeconfigError};
 
+use super::cause::{Cause, advice, chain};
 use base::backoff::Jitter;
 pub use http_client::certificate::{BadCertificate, TlsFailure};
 
@@ -16,11 +16,7 @@ pub use http_client::certificate::{BadCertificate, TlsFailure};
 #[derive(Debug, thiserror::Error)]
 pub enum ClusterError {
     /// The kubeconfig, or a file that it names, cannot be read or is invalid.
-    #[error(
-        "kubeconfig {}: {error}. The file and those that it names must be mounted at the paths that they have on the node; \
-         without a kubeconfig, there is deploy/components/identity-fenced",
-        .file.display()
-    )]
+    #[error("kubeconfig {}: {}{}", .file.display(), Cause(.error), advice(.error))]
     Kubeconfig { file: PathBuf, error: KubeconfigError },
     /// The credential comes from a program. The images have none but the proxy, and running it would block.
     #[error(
@@ -34,12 +30,13 @@ pub enum ClusterError {
     Unsupported { file: PathBuf, field: &'static str },
     /// This process has no service account.
     #[error(
-        "no service account: {0}. In a pod, mount a token as deploy/components/identity-account does; elsewhere, pass \
-         --kubeconfig"
+        "no service account: {}. In a pod, mount a token as deploy/components/identity-account does; elsewhere, pass \
+         --kubeconfig",
+        Cause(.0)
     )]
-    NoAccount(#[source] InClusterError),
+    NoAccount(InClusterError),
     /// The credential or the certificate authority is invalid.
-    #[error("the credential for the API server at {server} is invalid: {}", cause_with_file(.error))]
+    #[error("the credential for the API server at {server} is invalid: {}", Cause(.error.as_ref()))]
     Credential {
         /// The URL of the API server.
         server: String,
@@ -165,13 +162,4 @@ pub(super) fn not_sent(server: String, error: kube::Error) -> RequestError {
 /// The innermost of a chain of errors. The outer ones only say in which step it occurred.
 pub(super) fn root_cause<'a>(error: &'a (dyn Error + 'static)) -> &'a (dyn Error + 'static) {
     chain(error).last().unwrap_or(error)
-}
-
-/// The innermost error but for the kernel's own, which does not name the file that could not be read.
-fn cause_with_file<'a>(error: &'a (dyn Error + 'static)) -> &'a (dyn Error + 'static) {
-    chain(error).take_while(|error| !error.is::<io::Error>()).last().unwrap_or(error)
-}
-
-fn chain<'a>(error: &'a (dyn Error + 'static)) -> impl Iterator<Item = &'a (dyn Error + 'static)> {
-    std::iter::successors(Some(error), |error| (*error).source())
 }

@@ -5,6 +5,7 @@
 //! resort that account acts as itself, and an admission policy limits it. [`rights`] finds out the rights of the credential.
 
 mod account;
+mod cause;
 mod client;
 mod error;
 mod events;

@@ -6,10 +6,10 @@ use http::{Method, StatusCode};
 
 use super::canary::Canary;
 use super::once;
-use super::pages::{READYZ, SERVER};
+use super::pages::READYZ;
 use super::probe::Client;
 use crate::finding;
-use crate::pages::ListenError;
+use crate::pages::{CANARY, ListenError};
 use redirect::Routes;
 use telemetry::logging::Format;
 
@@ -51,7 +51,7 @@ pub async fn run(
 /// The exit code is 0 if the node is ready, otherwise 1.
 async fn last(admin: SocketAddr) -> (String, u8) {
     match Client::new(Method::GET).ask_here(admin, READYZ).await.outcome {
-        Ok(answer) if answer.server.as_deref().is_none_or(|server| SERVER != server) => {
+        Ok(answer) if answer.server.as_deref().is_none_or(|server| CANARY != server) => {
             let why = "another program, such as the proxy, answers there; run this in the canary's container";
             (format!("no 'check --interval' answers at {admin} (--metrics-addr): {why}\n"), 1)
         }
@@ -66,6 +66,7 @@ mod tests {
     use super::super::pages::Pages;
     use super::super::report::Report;
     use super::*;
+    use crate::ask;
     use crate::pages::{self, page};
     use proxy::reply::PLAIN_TEXT;
     use telemetry::Registry;
@@ -83,5 +84,23 @@ mod tests {
         let [(text, code), (other, failed)] = [last(addrs[0]).await, last(addrs[1]).await];
         assert!(code == 0 && text.starts_with("protected: "), "{code} {text}");
         assert!(failed == 1 && other.starts_with("no 'check --interval' answers at "), "{failed} {other}");
+    }
+
+    #[tokio::test]
+    async fn what_is_not_the_proxy_is_named() {
+        let door = || pages::bind(([127, 0, 0, 1], 0).into(), false, "--metrics-addr").expect("a free port");
+        let (canary, other) = (door(), door());
+        let [canary_addr, other_addr] = [&canary, &other].map(|door| door.local_addr().expect("it is bound"));
+        let found = Pages::new("node-1".to_owned(), Registry::default());
+        tokio::spawn(pages::serve(canary, move |path| found.answer(path)));
+        tokio::spawn(pages::serve(other, |_| page(StatusCode::FORBIDDEN, PLAIN_TEXT, "\n<!DOCTYPE html><p>Forbidden")));
+        let said = async |addr| ask::get(addr, "/statusz?format=json").await.expect_err("no proxy").to_string();
+        let canary = said(canary_addr).await;
+        assert!(
+            canary.starts_with(&format!("at {canary_addr} (--metrics-addr) is the canary, not a proxy")),
+            "{canary}"
+        );
+        let other = said(other_addr).await;
+        assert!(other.starts_with(&format!("at {other_addr} (--metrics-addr) is another server (403)")), "{other}");
     }
 }

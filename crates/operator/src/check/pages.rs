@@ -6,21 +6,18 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use arc_swap::ArcSwapOption;
 use http::StatusCode;
-use http::header::{self, HeaderValue};
+use http::header;
 use prometheus::IntGaugeVec;
 
 use super::judge::Verdict;
 use super::report::Report;
 use super::standing::Standing;
-use crate::pages::{self, Page, text};
+use crate::pages::{self, CANARY, Page, text};
 use telemetry::labels::Label;
 use telemetry::{Registry, table};
 
 /// Path of [`Standing`]: 200 if this node is ready, otherwise 503.
 pub(super) const READYZ: &str = "/readyz";
-
-/// The `Server` header of each page. The proxy has a page of the same path, which does not say what pods can reach.
-pub(super) const SERVER: HeaderValue = HeaderValue::from_static("gce-metadata-proxy-check");
 
 /// The pages and the result that they show.
 #[derive(Debug)]
@@ -78,7 +75,7 @@ impl Pages {
             ("/metrics", _) => pages::metrics(&self.registry),
             _ => sentence(StatusCode::NOT_FOUND, "not found; there are /metrics and /readyz"),
         };
-        answer.headers_mut().insert(header::SERVER, SERVER);
+        answer.headers_mut().insert(header::SERVER, CANARY);
         answer
     }
 }

@@ -28,9 +28,13 @@ pub struct Document {
     pub version: Label,
     /// Built-in policy to extend. Its rules are appended to the rules here, and its values apply to omitted fields.
     pub extends: Option<BuiltIn>,
-    /// API versions to serve. Default: v1.
+    /// API versions to serve, at least one. Default: v1.
+    #[serde(default, deserialize_with = "at_least_one")]
+    #[cfg_attr(test, schemars(length(min = 1)))]
     pub trees: Option<Vec<Tree>>,
-    /// Methods to allow. Default: GET and HEAD, the only ones that the proxy supports.
+    /// Methods to allow, at least one. Default: GET and HEAD, the only ones that the proxy supports.
+    #[serde(default, deserialize_with = "at_least_one")]
+    #[cfg_attr(test, schemars(length(min = 1)))]
     pub methods: Option<Vec<Method>>,
     /// Query keys to forward to the metadata server. Default: all keys of the metadata protocol.
     pub query_keys: Option<Vec<Param>>,
@@ -49,6 +53,16 @@ pub struct Document {
     /// Rules, in order of precedence: the first rule that matches a path applies.
     #[serde(default)]
     pub rules: Vec<Rule>,
+}
+
+/// Without a method or a tree, every request is refused, and `policy check` has nothing to say about the rules.
+fn at_least_one<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Option<Vec<T>>, D::Error> {
+    match Option::<Vec<T>>::deserialize(deserializer)? {
+        Some(list) if list.is_empty() => {
+            Err(D::Error::custom("an empty list refuses every request; omit the field for its default"))
+        }
+        list => Ok(list),
+    }
 }
 
 impl Document {
@@ -74,9 +88,16 @@ impl Document {
 #[derive(Debug, Clone, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields, remote = "Self")]
+// As `check` has it.
+#[cfg_attr(test, schemars(extend(
+    "if" = {"properties": {"verdict": {"const": "allow"}}},
+    "then" = {"properties": {"answer": {"type": "null"}, "notFoundForAudiences": {"maxItems": 0}}},
+    "else" = {"properties": {"reason": {"type": "string", "pattern": "\\S"}}, "required": ["reason"]},
+)))]
 pub struct Rule {
     /// Patterns of the paths that the rule matches. A rule that conceals also matches every path below them, in any spelling
     /// that a lenient server might accept. A rule that allows matches the exact spelling only.
+    #[cfg_attr(test, schemars(length(min = 1)))]
     pub paths: Vec<Pattern>,
     /// Whether to allow or conceal the paths.
     pub verdict: Ruling,
@@ -124,7 +145,9 @@ impl Rule {
                 Err(RuleError::AnswerToAllow)
             }
             Ruling::Allow => Ok(()),
-            Ruling::Conceal if self.reason.is_none() => Err(RuleError::NoReason),
+            Ruling::Conceal if self.reason.as_ref().is_none_or(|reason| reason.trim().is_empty()) => {
+                Err(RuleError::NoReason)
+            }
             Ruling::Conceal => match self.paths.iter().find(|path| path.names_an_account()) {
                 Some(path) => Err(RuleError::OneAccount(path.clone())),
                 None => Ok(()),

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::fmt;
 
 use super::document::{Listings, OtherKeys, Rule, Ruling, Tree};
-use super::pattern::TOPS;
+use super::pattern::{Pattern, TOPS};
 use super::trie::Matches;
 use super::{Answer, Order, Policy, Recursive};
 use crate::metadata::query::Param;
@@ -46,6 +46,15 @@ pub enum Cause<'a> {
     QueryKey(&'a str),
     /// A recursive response or listing that could not be parsed, so nothing could be removed from it.
     Unreadable,
+}
+
+/// A path of a rule to which an earlier rule applies. Rules count from 1.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Overruled<'a> {
+    pub rule: usize,
+    pub path: &'a Pattern,
+    /// The earlier rule.
+    pub by: usize,
 }
 
 /// A path as matched by rules: relative to the API version, in the layout of v1, without leading or trailing
@@ -149,8 +158,23 @@ impl Policy {
 
     /// The first rule that matches a path, if any.
     pub fn rule_for(&self, subject: &str) -> Option<&Rule> {
+        self.order_for(subject).map(|order| &self.rules[order])
+    }
+
+    fn order_for(&self, subject: &str) -> Option<Order> {
         let found = self.patterns.walk(subject);
-        [found.allowed_by, found.concealed_by].into_iter().flatten().min().map(|order| &self.rules[order])
+        [found.allowed_by, found.concealed_by].into_iter().flatten().min()
+    }
+
+    /// The paths of the file's own rules to which an earlier one applies. Not all of them: a `**` is only compared with a lone one.
+    pub fn overruled(&self) -> impl Iterator<Item = Overruled<'_>> {
+        let paths = self.rules[..self.own_rules].iter().enumerate();
+        paths.flat_map(|(order, rule)| rule.paths.iter().map(move |path| (order, path))).filter_map(|(order, path)| {
+            // A rule that matches the pattern as if it were a path matches what the pattern does: none has a `*` among its letters.
+            let by = self.order_for(path.as_str()).filter(|by| *by < order)?;
+            let is_whole = !path.is_deep() || self.rules[by].paths.iter().any(Pattern::is_all);
+            is_whole.then_some(Overruled { rule: order + 1, path, by: by + 1 })
+        })
     }
 
     /// Position of the rule that is the cause, starting at 1. 0 if the cause is not a rule.

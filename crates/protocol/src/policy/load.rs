@@ -95,11 +95,12 @@ impl Choice {
     pub fn compile(&self, text: &str) -> Result<Policy, LoadError> {
         let mut document = parse(text).map_err(|error| self.source.invalid(&error))?;
         document.recursive = self.recursive.or(document.recursive);
+        let own_rules = document.rules.len();
         let document = match document.extends {
             Some(base) => document.over(base.document()),
             None => document,
         };
-        Ok(Policy::compile(document, hash(text)))
+        Ok(Policy::compile(document, own_rules, hash(text)))
     }
 }
 
@@ -210,6 +211,12 @@ mod tests {
                 "rules:\n  - paths: [instance/id]\n    verdict: conceal\n",
                 "p.yaml:6:5: a rule that conceals must have a `reason`",
             ),
+            (
+                "rules:\n  - paths: [instance/id]\n    verdict: conceal\n    reason: ' '\n",
+                "p.yaml:6:5: a rule that conceals must have a `reason`",
+            ),
+            ("methods: []", "p.yaml:5:10: an empty list refuses every request"),
+            ("trees: []", "p.yaml:5:8: an empty list refuses every request"),
             ("rules:\n  - paths: []\n    verdict: allow\n", "p.yaml:6:5: a rule must have at least one path"),
             (
                 "rules:\n  - paths: [instance/id]\n    verdict: allow\n    answer: 403\n",

@@ -30,7 +30,7 @@ mod trie;
 pub use difference::{Difference, differences};
 pub use document::{Answer, BuiltIn, Recursive};
 pub use file::{Content, FileError};
-pub use judge::{Cause, Decision, Subject};
+pub use judge::{Cause, Decision, Overruled, Subject};
 pub use load::{Choice, LoadError, SCHEMA, Source, digest};
 pub use refusal::Concealed;
 
@@ -56,6 +56,8 @@ pub struct Policy {
     recursive_except: Trie,
     listings: Listings,
     rules: Vec<Rule>,
+    /// How many of the rules are of the file itself. Those of the policy that it extends follow.
+    own_rules: usize,
     patterns: Trie,
     /// Precomputed matches of the common paths.
     common: [Matches; CommonPath::ALL.len()],
@@ -85,8 +87,8 @@ impl Policy {
         self.recursive
     }
 
-    /// Compiles a document whose base was merged. Omitted fields get the most restrictive value.
-    fn compile(document: Document, hash: String) -> Self {
+    /// Compiles a document whose base was merged after its own rules. Omitted fields get the most restrictive value.
+    fn compile(document: Document, own_rules: usize, hash: String) -> Self {
         let mut patterns = Trie::new();
         for (order, rule) in document.rules.iter().enumerate() {
             for path in &rule.paths {
@@ -112,6 +114,7 @@ impl Policy {
             recursive_except,
             listings: document.listings.unwrap_or(Listings::Redact),
             rules: document.rules,
+            own_rules,
             patterns,
             common,
         }

@@ -11,6 +11,9 @@ use super::fold::folded;
 /// Top-level names of the metadata tree. Patterns must begin with one of these or a wildcard.
 pub(super) const TOPS: [&str; 4] = ["instance", "project", "oslogin", "universe"];
 
+/// What a segment of a pattern may have beside letters and digits. `-` is last, for the schema's character class.
+const MARKS: &str = "*_.~@+!$'(),:-";
+
 /// A path pattern relative to the API version, such as `instance/attributes/kube-env`,
 /// `instance/attributes/windows-*` or `**/identity`. `*` matches any number of characters within a segment, the
 /// segment `**` any number of segments, including none.
@@ -67,6 +70,16 @@ impl Pattern {
 
     pub(super) fn segments(&self) -> &[Segment] {
         &self.segments
+    }
+
+    /// Whether the pattern has a `**`.
+    pub(super) fn is_deep(&self) -> bool {
+        self.segments.contains(&Segment::Deep)
+    }
+
+    /// Whether the pattern is `**`, which matches every path.
+    pub(super) fn is_all(&self) -> bool {
+        *self.segments == [Segment::Deep]
     }
 
     /// Whether the pattern names a particular service account. Every account has two names, so such a pattern conceals
@@ -130,7 +143,7 @@ impl FromStr for Pattern {
         if !names[0].contains('*') && !TOPS.contains(&names[0]) {
             return Err(PatternError::Top(text.into()));
         }
-        let is_path = |letter: char| letter.is_ascii_alphanumeric() || "/*-_.~@+!$'(),:".contains(letter);
+        let is_path = |letter: char| letter.is_ascii_alphanumeric() || letter == '/' || MARKS.contains(letter);
         if let Some(foreign) = text.chars().find(|letter| !is_path(*letter)) {
             return Err(PatternError::Foreign(text.into(), foreign));
         }
@@ -161,13 +174,15 @@ impl schemars::JsonSchema for Pattern {
     }
 
     fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        let dotless = format!("[A-Za-z0-9{}]", MARKS.replace('.', ""));
+        let any = format!("[A-Za-z0-9{MARKS}]");
         schemars::json_schema!({
             "description": "A path pattern, relative to the API version. `*` matches any number of characters within a \
                             segment; the segment `**` matches any number of segments.",
             "type": "string",
             // A name other than `.` and `..`, without look-ahead, which Helm's validator lacks.
             "pattern": format!(
-                "^({}|[^/]*[*][^/]*)(/([^/.][^/]*|[.][^/.][^/]*|[.][.][^/]+))*$",
+                "^({}|{any}*[*]{any}*)(/({dotless}{any}*|[.]{dotless}{any}*|[.][.]{any}+))*$",
                 TOPS.join("|")
             ),
         })

@@ -1,5 +1,6 @@
 //! Kubeconfigs and tokens: read again when they were replaced, and refused in words.
 
+use base64::Engine as _;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
@@ -189,7 +190,7 @@ async fn what_cannot_be_used_is_named() {
     ] {
         let file = File::new("user", &kubeconfig(1, &user));
         let missing = Cluster::connect(&settings(&file.0)).await.expect_err("missing").to_string();
-        assert!(missing.contains(named) && missing.contains("No such file"), "{named} is missing from {missing}");
+        assert!(missing.contains(&format!(" {named}: No such file")), "{named} is missing from {missing}");
     }
     let (port, _) = server(200).await;
     let own = Settings { credential: Credential::OwnAccount(Acting::AsItsNode), ..settings("".as_ref()) };
@@ -197,6 +198,51 @@ async fn what_cannot_be_used_is_named() {
     if std::env::var_os("KUBERNETES_SERVICE_HOST").is_none() {
         let error = Cluster::connect(&own).await.expect_err("no account");
         assert!(error.to_string().contains("--kubeconfig"), "{error} {port}");
+    }
+}
+
+#[tokio::test]
+async fn no_message_has_text_of_the_credential() {
+    const HEAD: &str = "apiVersion: v1\nkind: Config\ncurrent-context: c\ncontexts:\n- {name: c, context: {cluster: c, user: u}}\n\
+                        clusters:\n- {name: c, cluster: {server: 'https://127.0.0.1:1'";
+    let authority = format!(", certificate-authority-data: {AUTHORITY}");
+    let user = |user: &str| format!("{HEAD}{authority}}}}}\nusers:\n- name: u\n  user: {user}");
+    let data = |pem: &str| base64::engine::general_purpose::STANDARD.encode(pem);
+    // The lines of a key, with an empty one between them, or in one line.
+    let with_header = "-----BEGIN PRIVATE KEY-----\nsecret\n\nAAAA\n-----END PRIVATE KEY-----\n";
+    let of_authority = |data: &str| format!("{HEAD}, certificate-authority-data: {data}}}}}\nusers: []\n");
+    for (text, said) in [
+        (user("\n    token: secret\n     tokenFile: f\n"), "line 12, column 15: mapping values are not allowed"),
+        (user("{token: [secret]}"), "line 10, column "),
+        (user("secret"), "line 10, column "),
+        ("secret".to_owned(), "line 1, column 1: expected mapping start"),
+        ("{current-context: secret, current-context: secret, secret: secret}".to_owned(), "line 1, column "),
+        ("{apiVersion: v1, kind: Config}".to_owned(), "it has no current-context; set it"),
+        (
+            format!("{HEAD}{authority}}}}}\n").replace("current-context: c", "current-context: d"),
+            "current-context \"d\" is not in it",
+        ),
+        (of_authority("secret"), "certificate-authority-data is not valid base64"),
+        (of_authority(&data(with_header)), "certificate-authority is not valid PEM"),
+        (
+            user(&format!("{{client-certificate-data: {AUTHORITY}, client-key-data: secret}}")),
+            "client-key-data is not valid base64",
+        ),
+        (
+            user(&format!(
+                "{{client-certificate-data: {AUTHORITY}, client-key-data: {}}}",
+                data("-----BEGIN PRIVATE KEY-----secret")
+            )),
+            "client-certificate or client-key is not valid PEM",
+        ),
+    ] {
+        let file = File::new("secret", &text);
+        let error = Cluster::connect(&settings(&file.0)).await.expect_err("unusable").to_string();
+        let bytes = format!("{:?}", b"secret");
+        let leaks = error.contains(bytes.trim_matches(['[', ']']));
+        let words = error.replace(&file.0.display().to_string(), "FILE");
+        assert!(!words.contains("secret") && !leaks, "{text}\n{words}");
+        assert!(words.contains(said) && !words.contains("mounted"), "{said}: {words}");
     }
 }
 

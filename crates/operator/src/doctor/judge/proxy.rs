@@ -13,17 +13,17 @@ pub(in crate::doctor) fn proxy(patient: &Patient, answer: &Result<Whois, AskErro
     let tried = Step::Proxy.trying(format!("the running proxy's knowledge of the pod {pod}"));
     let whois = match answer {
         Ok(whois) => whois,
-        Err(error @ (AskError::Unreachable(..) | AskError::Refused(_) | AskError::Unclear)) => {
-            return tried.warning(format!("not seen: {error}")).advising(
-                "run this where the proxy runs, with its --metrics-addr, which must be on loopback or all addresses; without a proxy \
-                           pods get no tokens",
-            );
-        }
         Err(AskError::NoIdentity(said)) => {
             return tried
                 .trouble("the proxy knows no pods")
                 .saying(said)
                 .advising("start the proxy with --workload-identity and the flags that were given here");
+        }
+        Err(error) => {
+            return tried.warning(format!("not seen: {error}")).advising(
+                "run this where the proxy runs, with its --metrics-addr, which must be on loopback or all addresses; without a proxy \
+                           pods get no tokens",
+            );
         }
     };
     let evidence = |finding: Finding| {

@@ -411,3 +411,37 @@ fn a_rules_answer_precedes_the_policys() {
     );
     assert_eq!(by(&own, "/computeMetadata/v1/instance/id"), Verdict::Conceal(404));
 }
+
+#[test]
+fn a_path_that_an_earlier_rule_decides_is_named() {
+    let head = "apiVersion: gce-metadata-proxy/v1\nkind: ConcealmentPolicy\nname: mine\nversion: '1'\n";
+    let overruled = |rules: &[(&str, &str)], more: &str| {
+        let rule = |(path, verdict): &(&str, &str)| format!("- {{paths: [{path}], verdict: {verdict}, reason: x}}\n");
+        let rules: String = rules.iter().map(rule).collect();
+        let choice = Choice { source: Source::parse("compat"), recursive: None };
+        let policy = choice.compile(&format!("{head}{more}rules:\n{rules}")).expect("a policy");
+        policy.overruled().map(|found| format!("{} {} {}", found.rule, found.path, found.by)).collect::<Vec<_>>()
+    };
+    let kube_env = "instance/attributes/kube-env";
+    for (rules, found) in [
+        (&[("'**'", "allow"), (kube_env, "conceal")] as &[_], Some("2 instance/attributes/kube-env 1")),
+        (&[("'**'", "allow"), ("'**/kube-env'", "conceal")], Some("2 **/kube-env 1")),
+        (
+            &[("instance/**", "allow"), ("'instance/attributes/kube-*'", "conceal")],
+            Some("2 instance/attributes/kube-* 1"),
+        ),
+        (&[("instance/attributes", "conceal"), (kube_env, "allow")], Some("2 instance/attributes/kube-env 1")),
+        (&[("'instance/attributes/kube*'", "allow"), (kube_env, "conceal")], Some("2 instance/attributes/kube-env 1")),
+        (&[(kube_env, "conceal"), ("'**'", "allow")], None),
+        (&[("'instance/*'", "allow"), ("instance/**", "conceal")], None),
+        (&[("'instance/attributes/kube-*'", "allow"), ("'instance/attributes/*'", "conceal")], None),
+        (&[("instance/attributes", "allow"), (kube_env, "conceal")], None),
+    ] {
+        assert_eq!(overruled(rules, ""), Vec::from_iter(found), "{rules:?}");
+    }
+    let over_compat = overruled(&[(kube_env, "allow")], "extends: compat\n");
+    assert!(over_compat.is_empty(), "a policy is extended to overrule it: {over_compat:?}");
+    for policy in ["compat", "strict", "k8s-metadata-proxy"].map(built_in) {
+        assert_eq!(policy.overruled().next(), None, "{}", policy.name());
+    }
+}

@@ -9,6 +9,7 @@ use tokio::time::Instant;
 use crate::policy::{Decision, Policy};
 use protocol::metadata::Request;
 use telemetry::labels;
+use telemetry::logging::POLICY_AUDIT;
 use telemetry::sampled::{Brief, SampledBy};
 
 labels! {
@@ -58,7 +59,7 @@ impl AuditLog {
             _ => "would be answered without the concealed values".to_owned(),
         };
         let (policy, path) = (policy.name(), Brief(&request.path));
-        tracing::info!(%client, %path, policy, cause, rule, count, "audit: this request {what}");
+        tracing::info!(target: POLICY_AUDIT, %client, %path, policy, cause, rule, count, "audit: this request {what}");
     }
 }
 
