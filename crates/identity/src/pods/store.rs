@@ -30,7 +30,7 @@ use base::clock::BootTime;
 const NAME: &str = "pods.json";
 
 /// Extension of the temporary file that replaces a file.
-pub(super) const NEXT: &str = "next";
+const NEXT: &str = "next";
 
 /// Version of the format. A file with another version is not read.
 const VERSION: u32 = 1;
@@ -155,8 +155,8 @@ impl Store {
 
     /// `None` if there is no file.
     fn read(&self, file: &Path) -> Result<Option<(Vec<Pod>, BootTime)>, Unusable> {
-        let Some(file) = open_own(file)? else { return Ok(None) };
-        let kept: Kept = serde_json::from_slice(&read_all(&file)?)?;
+        let Some(text) = read_own(file)? else { return Ok(None) };
+        let kept: Kept = serde_json::from_slice(&text)?;
         if kept.version != VERSION {
             return Err(Unusable::Value("version"));
         }
@@ -192,8 +192,8 @@ impl Store {
     }
 }
 
-/// Puts a file with this content, which nobody else may read or write, in the place of another one. Returns it, open for writing and
-/// locked, unless the file system has no locks. Not synced.
+/// Puts a file with this content, which nobody else may read or write, in the place of another one. Returns it, open for writing.
+/// Not synced.
 pub(super) fn replace(path: &Path, content: &[u8]) -> io::Result<File> {
     let next = path.with_extension(NEXT);
     // Left behind by a process that ended while it wrote.
@@ -202,14 +202,13 @@ pub(super) fn replace(path: &Path, content: &[u8]) -> io::Result<File> {
         _ => {}
     }
     let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&next)?;
-    let _ = file.try_lock();
     file.write_all(content)?;
     fs::rename(&next, path)?;
     Ok(file)
 }
 
-/// Opens a file that nobody else may write. `None` if there is none.
-pub(super) fn open_own(path: &Path) -> Result<Option<File>, Unusable> {
+/// Reads a file that nobody else may write. `None` if there is none.
+pub(super) fn read_own(path: &Path) -> Result<Option<Vec<u8>>, Unusable> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = match rustix::fs::open(path, flags, Mode::empty()) {
         Ok(file) => File::from(file),
@@ -221,14 +220,9 @@ pub(super) fn open_own(path: &Path) -> Result<Option<File>, Unusable> {
     if !metadata.is_file() || !is_own {
         return Err(Unusable::NotOwn);
     }
-    Ok(Some(file))
-}
-
-/// Reads a file of at most [`MAX_BYTES`].
-pub(super) fn read_all(file: &File) -> Result<Vec<u8>, Unusable> {
     let mut text = Vec::new();
     file.take(MAX_BYTES + 1).read_to_end(&mut text)?;
-    if text.len() as u64 > MAX_BYTES { Err(Unusable::TooLong) } else { Ok(text) }
+    if text.len() as u64 > MAX_BYTES { Err(Unusable::TooLong) } else { Ok(Some(text)) }
 }
 
 /// Keeps the file up to date with `pods`, forever. A failure is logged once until a write succeeds. `on` is told how each write

@@ -1,4 +1,4 @@
-//! [`Journal`]: files that say which network a process read when it ended, for the next process.
+//! [`Journal`]: a file that says which network a process read when it ended, for the next process.
 //!
 //! The kernel formats what it shows of a network in memory that is charged to the reader, so a pod that may configure its network
 //! can end a proxy that reads it: see [`HostProc::has_few_routes`](crate::pods::host_proc::HostProc::has_few_routes). The next
@@ -6,28 +6,23 @@
 //! mark that is left names the pod. The second one closes its network, unless a process has read all networks in between: then the first
 //! was chance, such as a restart.
 //!
-//! Each process has a file of its own, because two may have one directory for a while, such as both ends of a rolling update. It is
-//! locked while the process runs. The next one to start takes over the files of those that have ended.
-//!
-//! A file has lines of one length: the mark, and below it the pod of each mark that an earlier process left, the latest last.
+//! The file has lines of one length: the mark, and below it the pod of each mark that an earlier process left, the latest last.
 //! It is not synced: a write outlives the process, and need not outlive the node.
 //!
-//! Somebody who can write the files can make any pod unknown. It cannot make a pod pass for another one. A file that others than
+//! Somebody who can write the file can make any pod unknown. It cannot make a pod pass for another one. A file that others than
 //! the proxy's user may write is not read.
 
-use std::fs::{self, File, TryLockError};
+use std::fs::File;
 use std::io;
 use std::iter;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::str;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use crate::pods::PodUid;
-use crate::pods::store::{NEXT, Unusable, open_own, read_all, replace};
-use base::clock::BootTime;
+use crate::pods::store::{Unusable, read_own, replace};
 
-/// Beginning of the names of the files. The time at which its process started follows.
 const NAME: &str = "network-reads";
 
 /// The mark while no network is read. As long as a UID.
@@ -43,7 +38,7 @@ const MAX_ENDS: usize = 1024;
 #[derive(Debug)]
 pub(super) struct Journal {
     path: PathBuf,
-    /// Open for writing, and locked. `None` if it cannot be written.
+    /// Open for writing. `None` if it cannot be written.
     file: Option<File>,
     /// The pod of each mark that earlier processes left, the latest last.
     left: Vec<PodUid>,
@@ -51,56 +46,31 @@ pub(super) struct Journal {
     has_failed: AtomicBool,
 }
 
-/// The file of a process that has ended. Locked.
-#[derive(Debug)]
-struct Ended {
-    _lock: File,
-    mark: Option<PodUid>,
-    /// The pod of each mark that was left before.
-    left: Vec<PodUid>,
-}
-
 /// A network is read until this is dropped.
 #[derive(Debug)]
 pub(super) struct Reading<'a>(&'a Journal);
 
 impl Journal {
-    /// Takes over the files in this directory of processes that have ended, into one for this process. The log says what is wrong
-    /// with them.
+    /// Reads the file in this directory, and makes it that of this process. The log says what is wrong with it.
     pub(super) fn open(dir: &Path) -> Self {
-        let path = dir.join(format!("{NAME}.{:016x}", BootTime::now().as_nanos()));
-        let (mut taken, mut marks, mut left) = (Vec::new(), Vec::new(), Vec::new());
-        for file in files(dir) {
-            match Ended::read(&file) {
-                Ok(None) => {}
-                Ok(Some(ended)) => {
-                    left.extend(ended.left.iter().copied().chain(ended.mark));
-                    marks.extend(ended.mark);
-                    taken.push((file, Some(ended)));
-                }
-                Err(why) => {
-                    tracing::warn!(file = %file.display(), "which networks earlier proxies could not read is not known now: {why}");
-                    taken.push((file, None));
-                }
-            }
-        }
+        let path = dir.join(NAME);
+        let (mark, mut left) = read(&path).unwrap_or_else(|why| {
+            tracing::warn!(file = %path.display(), "which networks earlier proxies could not read is not known now: {why}");
+            Default::default()
+        });
+        left.extend(mark);
         left.drain(..left.len().saturating_sub(MAX_ENDS));
         let (has_scanned, has_failed) = (AtomicBool::new(false), AtomicBool::new(false));
         let mut journal = Self { path, file: None, left, has_scanned, has_failed };
-        for uid in marks.into_iter().filter(|uid| journal.ends(*uid) < CLOSED_AFTER) {
+        if let Some(uid) = mark.filter(|uid| journal.ends(*uid) < CLOSED_AFTER) {
             tracing::warn!(
                 %uid,
-                "a proxy ended while it read the network of this pod; if the next one does, too, the pod gets 503. Check whether \
+                "the last proxy ended while it read the network of this pod; if the next one does, too, the pod gets 503. Check whether \
                  the proxy ran out of memory (OOMKilled), and who may add routing tables there (NET_ADMIN)"
             );
         }
         match replace(&journal.path, text(&journal.left).as_bytes()) {
-            Ok(file) => {
-                journal.file = Some(file);
-                for (file, _ended) in taken {
-                    let _ = fs::remove_file(file);
-                }
-            }
+            Ok(file) => journal.file = Some(file),
             Err(error) => journal.failed(&error),
         }
         journal
@@ -171,31 +141,13 @@ fn text(left: &[PodUid]) -> String {
     iter::once(NO_MARK.to_owned()).chain(left.iter().map(PodUid::to_string)).collect::<Vec<_>>().join("\n")
 }
 
-/// The files in this directory, that of the process which started first at the beginning.
-fn files(dir: &Path) -> Vec<PathBuf> {
-    let entries = fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path());
-    let is_one = |path: &PathBuf| {
-        let name = path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(NAME.as_bytes()));
-        name && path.extension().is_none_or(|extension| extension != NEXT)
-    };
-    let mut files: Vec<_> = entries.filter(is_one).collect();
-    files.sort_unstable();
-    files
-}
-
-impl Ended {
-    /// `None` for the file of a process that runs, or if another one that starts now has taken it over.
-    fn read(path: &Path) -> Result<Option<Self>, Unusable> {
-        let Some(file) = open_own(path)? else { return Ok(None) };
-        if matches!(file.try_lock(), Err(TryLockError::WouldBlock)) || file.metadata()?.nlink() == 0 {
-            return Ok(None);
-        }
-        let text = read_all(&file)?;
-        let mut lines = str::from_utf8(&text).map_err(|_| Unusable::Value("its text"))?.lines();
-        let uid = |line| PodUid::parse(line).ok_or(Unusable::Value("a line"));
-        let mark = lines.next().filter(|line| *line != NO_MARK).map(uid).transpose()?;
-        Ok(Some(Self { _lock: file, mark, left: lines.map(uid).collect::<Result<_, _>>()? }))
-    }
+/// The mark, and those left before.
+fn read(path: &Path) -> Result<(Option<PodUid>, Vec<PodUid>), Unusable> {
+    let Some(text) = read_own(path)? else { return Ok(Default::default()) };
+    let mut lines = str::from_utf8(&text).map_err(|_| Unusable::Value("its text"))?.lines();
+    let uid = |line| PodUid::parse(line).ok_or(Unusable::Value("a line"));
+    let mark = lines.next().filter(|line| *line != NO_MARK).map(uid).transpose()?;
+    Ok((mark, lines.map(uid).collect::<Result<_, _>>()?))
 }
 
 #[cfg(test)]

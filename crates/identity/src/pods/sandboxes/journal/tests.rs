@@ -36,28 +36,6 @@ fn ends_reading(proc: &FakeProc, pod: PodUid) {
     mem::forget(Journal::open(proc.dir()).reading(pod));
 }
 
-/// The files in its directory.
-fn paths(proc: &FakeProc) -> Vec<PathBuf> {
-    files(proc.dir())
-}
-
-/// Its only file.
-fn only(proc: &FakeProc) -> PathBuf {
-    let paths = paths(proc);
-    assert_eq!(paths.len(), 1, "{paths:?}");
-    paths[0].clone()
-}
-
-/// The marks that the next process would know if the one that runs ended now.
-fn left_now(proc: &FakeProc) -> Vec<PodUid> {
-    let dir = proc.dir().join("ended");
-    fs::create_dir_all(&dir).expect("a free name");
-    fs::copy(only(proc), dir.join(NAME)).expect("a free name");
-    let left = Journal::open(&dir).left;
-    fs::remove_dir_all(dir).expect("it is there");
-    left
-}
-
 fn is_closed(journal: &Journal, pod: PodUid) -> bool {
     journal.why_closed(pod).is_some()
 }
@@ -117,25 +95,6 @@ fn a_network_that_ended_two_processes_is_closed_and_the_others_are_served() {
     }
 }
 
-/// As in a rolling update where the directory is one of the node.
-#[test]
-fn two_processes_with_one_directory_keep_each_others_marks() {
-    let proc = node();
-    for ends in 1..=CLOSED_AFTER {
-        let first = Journal::open(proc.dir());
-        let reading = first.reading(uid(A));
-        let second = Journal::open(proc.dir());
-        assert!(ends > 1 || second.left.is_empty(), "the first one runs: {:?}", second.left);
-        mem::forget(second.reading(uid(B)));
-        drop(second);
-        mem::forget(reading);
-        drop(first);
-        let next = Journal::open(proc.dir());
-        assert_eq!([uid(A), uid(B)].map(|uid| next.ends(uid)), [ends; 2]);
-        only(&proc);
-    }
-}
-
 #[test]
 fn marks_of_two_pods_close_neither() {
     let proc = node();
@@ -148,9 +107,12 @@ fn marks_of_two_pods_close_neither() {
 fn a_pod_is_marked_while_its_routes_are_counted_and_its_addresses_read() {
     for file in ["fib_triestat", "fib_trie"] {
         let proc = node();
-        ends_reading(&proc, uid(B));
-        let sandboxes = proc.open().kept_in(Some(proc.dir()));
-        assert_eq!(while_read(&proc, &sandboxes, file, || left_now(&proc)), [uid(B), uid(A)], "{file}");
+        for ends in 1..=CLOSED_AFTER {
+            let sandboxes = proc.open().kept_in(Some(proc.dir()));
+            let next = while_read(&proc, &sandboxes, file, || Journal::open(proc.dir()));
+            assert_eq!(next.left, vec![uid(A); ends], "{file}");
+        }
+        assert!(is_closed(&Journal::open(proc.dir()), uid(A)), "{file}");
     }
 }
 
@@ -171,7 +133,8 @@ fn a_network_that_was_small_a_short_time_ago_is_read_without_a_mark() {
     let proc = node();
     let sandboxes = started(&proc);
     suspend(Duration::from_secs(2));
-    assert_eq!(while_read(&proc, &sandboxes, "fib_trie", || left_now(&proc)), []);
+    let next = while_read(&proc, &sandboxes, "fib_trie", || Journal::open(proc.dir()));
+    assert!(next.left.is_empty());
 }
 
 #[test]
@@ -179,8 +142,8 @@ fn a_file_of_no_use_closes_nothing_and_is_replaced() {
     let proc = node();
     ends_reading(&proc, uid(A));
     ends_reading(&proc, uid(A));
-    drop(Journal::open(proc.dir()));
-    let good = fs::read_to_string(only(&proc)).expect("it was written");
+    let file = Journal::open(proc.dir()).path;
+    let good = fs::read_to_string(&file).expect("it was written");
     for bad in [
         Vec::new(),
         b"\xff garbage \0".to_vec(),
@@ -190,28 +153,26 @@ fn a_file_of_no_use_closes_nothing_and_is_replaced() {
         format!("{good}\nmore").into_bytes(),
         format!("{good}{}", good[NO_MARK.len()..].repeat(1 << 15)).into_bytes(),
     ] {
-        fs::write(only(&proc), &bad).expect("it is there");
+        fs::write(&file, &bad).expect("it is there");
         assert_eq!(known(&started(&proc)), uids(BOTH), "{:?}", String::from_utf8_lossy(&bad[..bad.len().min(100)]));
-        assert_eq!(fs::read_to_string(only(&proc)).expect("it is there"), NO_MARK);
+        assert_eq!(fs::read_to_string(&file).expect("it is there"), NO_MARK);
     }
-    fs::write(only(&proc), &good).expect("it is there");
-    fs::set_permissions(only(&proc), PermissionsExt::from_mode(0o620)).expect("it is its own");
+    fs::write(&file, &good).expect("it is there");
+    fs::set_permissions(&file, PermissionsExt::from_mode(0o620)).expect("it is its own");
     assert!(!is_closed(&Journal::open(proc.dir()), uid(A)), "others may write it");
-    let mode = fs::metadata(only(&proc)).expect("it is there").permissions().mode();
+    let mode = fs::metadata(&file).expect("it is there").permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
-    fs::write(only(&proc), &good).expect("it is there");
+    fs::write(&file, &good).expect("it is there");
     assert!(is_closed(&Journal::open(proc.dir()), uid(A)));
 }
 
 #[test]
 fn without_a_file_that_can_be_written_scans_go_on() {
     let proc = node();
-    ends_reading(&proc, uid(A));
-    let in_the_way = proc.dir().join(NAME).with_extension(NEXT);
-    fs::create_dir(&in_the_way).expect("a free name");
+    let file = Journal::open(proc.dir()).path;
+    fs::remove_file(&file).expect("it is there");
+    fs::create_dir(&file).expect("a free name");
     assert_eq!(known(&started(&proc)), uids(BOTH));
-    fs::remove_dir(in_the_way).expect("it is there");
-    assert_eq!(Journal::open(proc.dir()).left, [uid(A)], "what was left stays");
     let mut sandboxes = proc.open();
     let file = OpenOptions::new().write(true).open("/dev/full").ok();
     sandboxes.journal = Some(Journal { file, has_failed: AtomicBool::new(false), ..Journal::open(proc.dir()) });
