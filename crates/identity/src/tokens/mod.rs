@@ -63,7 +63,7 @@ use tokio::time::Instant;
 use zeroize::Zeroizing;
 
 pub use google::Google;
-use halt::{no_token, refused, resting};
+use halt::{no_token, refused};
 pub use handed::{ExportedWorkload, NotTaken, WorkloadRecord};
 use kept::Ask;
 pub use kept::Kept;
@@ -263,8 +263,7 @@ fn unknown(error: &LinkError) -> NoToken {
     match error {
         // A retry would not help.
         LinkError::Deleted { .. } => refused(StatusCode::FORBIDDEN, format!("{error}\n")),
-        LinkError::Unread { again, .. } => resting(no_token(ExchangeFailure::Account(error.to_string())), *again),
-        LinkError::Outdated => no_token(ExchangeFailure::Account(error.to_string())),
+        LinkError::Unread { .. } | LinkError::Outdated => no_token(ExchangeFailure::Account(error.to_string())),
     }
 }
 

@@ -59,14 +59,6 @@ async fn concurrent_requests_of_one_workload_cost_one_request_to_each_server() {
     assert!(lab.source.kept.of(lab.number, BootTime::now()).google_is_empty(), "the token cache has them");
 }
 
-#[test]
-fn a_pod_whose_account_was_not_read_is_told_when_it_will_be() {
-    let (account, again) = ("a/app".to_owned(), Duration::from_secs(7));
-    let why = unknown(&LinkError::Unread { account, why: "it is busy".into(), again });
-    let NoToken::Failed(failure) = why else { panic!("{why:?}") };
-    assert_eq!(failure.rests(), again);
-}
-
 #[tokio::test(start_paused = true)]
 async fn a_workload_that_invents_scopes_leaves_googles_quota_to_others() {
     for annotation in [GOOGLE_ACCOUNT, ""] {

@@ -68,8 +68,6 @@ pub enum LinkError {
         account: String,
         /// The error of the last read, or that the API server has not answered yet.
         why: Arc<str>,
-        /// Time until it is read again. Zero if it is being read.
-        again: Duration,
     },
     /// It does not exist any more.
     #[error("the Kubernetes service account {account} was deleted")]
@@ -242,13 +240,11 @@ impl Workloads {
                     Known::Nothing => (state.due, state.failure.clone(), state.reading == Reading::Idle),
                 }
             };
-            let again = due.since(BootTime::now());
-            let unread = || {
-                let why = why.unwrap_or_else(|| NOT_ANSWERED.into());
-                LinkError::Unread { account: account.to_string(), why, again }
-            };
+            let unread =
+                || LinkError::Unread { account: account.to_string(), why: why.unwrap_or_else(|| NOT_ANSWERED.into()) };
+            let now = BootTime::now();
             // The next read is due only after the deadline.
-            if is_idle && again > deadline.saturating_duration_since(Instant::now()) {
+            if is_idle && due.since(now) > deadline.saturating_duration_since(Instant::now()) {
                 return Err(unread());
             }
             let next = async {
