@@ -21,6 +21,7 @@ pub const TESTS: &[Test] = tests![
     iptables_bound_comes_back,
     a_tool_that_refuses_the_bound_installs_the_rest,
     a_keeper_adds_the_bound_when_it_is_no_longer_refused,
+    a_bound_that_only_a_dry_run_accepts_is_tried_once,
     addresses_that_are_not_a_pod_s_own_take_no_room,
 ];
 
@@ -260,6 +261,23 @@ fn a_keeper_adds_the_bound_when_it_is_no_longer_refused() {
         is_bounded(flood(&world.pods[0]));
         assert_eq!(keeper.terminate().code(), Some(0));
     }
+}
+
+/// As on a kernel without the module, which a dry run does not notice.
+fn a_bound_that_only_a_dry_run_accepts_is_tried_once() {
+    let world = World::new();
+    let _proxy = world.proxy(&[]);
+    let picky = Picky::except_for("iptables-restore", &["hashlimit"], "--test");
+    let line = format!("{} exec {BINARY} redirect install --keep --tool iptables {LEAST}", picky.first());
+    let keeper = Process::spawn(world.node.command("sh").args(["-c", &line]));
+    keeper.line("was refused although a dry run accepted it");
+    assert_eq!(flood(&world.pods[0]), FLOOD);
+    // Another check of the rules.
+    std::thread::sleep(Duration::from_secs(35));
+    assert_eq!(flood(&world.pods[0]), FLOOD);
+    let lines = keeper.written();
+    assert!(!lines.iter().any(|line| line.contains("restored") || line.contains("refused")), "{lines:?}");
+    assert_eq!(keeper.terminate().code(), Some(0));
 }
 
 /// The table of sources is finite, so a pod must not fill it with addresses of its choice.

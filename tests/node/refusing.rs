@@ -31,6 +31,11 @@ impl Picky {
     }
 
     pub fn of(program: &str, words: &[&str]) -> Self {
+        Self::except_for(program, words, "nothing")
+    }
+
+    /// As [`Picky::of`], but with this argument it refuses nothing.
+    pub fn except_for(program: &str, words: &[&str], argument: &str) -> Self {
         // One for each, as tests that run at once may refuse the same.
         static NUMBER: AtomicUsize = AtomicUsize::new(0);
         let (id, number) = (std::process::id(), NUMBER.fetch_add(1, Relaxed));
@@ -39,7 +44,7 @@ impl Picky {
         let patterns: Vec<String> = words.iter().map(|word| format!("*'{word}'*")).collect();
         let script = format!(
             "#!/bin/sh\ninput=$(cat)\n\
-             case \"$input\" in {}) echo again >>$0.refused; echo not in this kernel >&2; exit 1 ;; esac\n\
+             case \"$* $input\" in *{argument}*) ;; {}) echo again >>$0.refused; echo not in this kernel >&2; exit 1 ;; esac\n\
              printf '%s\\n' \"$input\" | {} \"$@\"\n",
             patterns.join("|"),
             real(program)

@@ -83,7 +83,7 @@ impl Question {
                 );
                 let warning = |Overruled { rule, path, by }: Overruled<'_>| {
                     format!(
-                        "Warning: rule {rule} never applies to {path}: rule {by} comes first and matches all of it.\n"
+                        "Warning: rule {rule} does not decide about {path}: rule {by} comes first and matches it.\n"
                     )
                 };
                 valid + &policy.overruled().map(warning).collect::<String>()

@@ -113,7 +113,7 @@ async fn report(redirect: &Redirect) -> Result<(Vec<String>, bool), Error> {
             if state == State::Unbounded {
                 let why = redirect.obstacle_to_bound(is_dropped).await;
                 let why = why.map_or_else(
-                    || "it would be accepted now, and --keep adds it within 30 s".to_owned(),
+                    || "a dry run accepts it now, and --keep tries it within 30 s".to_owned(),
                     |why| why.to_string(),
                 );
                 lines.push(format!(

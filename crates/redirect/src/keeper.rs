@@ -42,6 +42,8 @@ pub struct Keeper {
     trouble: Option<Trouble>,
     /// Whether the tool refused rules with another decision on spoofed packets.
     is_decision_refused: bool,
+    /// The bound on new connections was refused although a dry run accepted it.
+    is_bound_refused: bool,
     decision: Decision,
     /// The label in the last log message about spoofed packets.
     said: &'static str,
@@ -100,6 +102,7 @@ impl Keeper {
             redirect,
             trouble: None,
             is_decision_refused: false,
+            is_bound_refused: false,
             decision,
             said: "",
             left_out: None,
@@ -190,14 +193,29 @@ impl Keeper {
         }
     }
 
-    /// Installs the rules with the bound on new connections if it is no longer refused. Otherwise they stay as they are.
+    /// Installs the rules with the bound on new connections if a dry run no longer refuses it.
     async fn add_bound(&mut self, is_spoofed_dropped: bool) {
-        if self.redirect.obstacle_to_bound(is_spoofed_dropped).await.is_none()
-            && self.redirect.decide_anew(is_spoofed_dropped).await.is_ok()
-        {
-            self.drops.restart(&self.redirect).await;
-            tracing::info!("the bound on new connections, which was refused before, is installed now");
+        if self.is_bound_refused || self.redirect.obstacle_to_bound(is_spoofed_dropped).await.is_some() {
+            return;
         }
+        let outcome = self.redirect.decide_anew(is_spoofed_dropped).await;
+        match &outcome {
+            Ok(_) => tracing::info!("the bound on new connections, which was refused before, is installed now"),
+            Err(error) => {
+                // A dry run does not see all, such as a module that the kernel lacks, and iptables may have changed the rules of
+                // one address family only.
+                self.is_bound_refused = true;
+                tracing::warn!(
+                    %error,
+                    "the bound on new connections was refused although a dry run accepted it: one pod can flood the proxy; it is \
+                     tried again after a restart"
+                );
+                if let Err(error) = self.install().await {
+                    self.is_not_installed(&error);
+                }
+            }
+        }
+        self.drops.restart(&self.redirect).await;
     }
 
     /// Lets the rules follow the decision on spoofed packets, which they drop or not.

@@ -254,8 +254,12 @@ fn has_proxy(kubeconfig: &Kubeconfig) -> bool {
 fn program(kubeconfig: &Kubeconfig) -> Option<String> {
     let user = context(kubeconfig)?.user.as_ref()?;
     let user = kubeconfig.auth_infos.iter().find(|named| named.name == *user)?;
-    let exec = user.auth_info.as_ref()?.exec.as_ref()?;
-    Some(exec.command.clone().unwrap_or_default())
+    let user = user.auth_info.as_ref()?;
+    match &user.exec {
+        Some(exec) => Some(exec.command.clone().unwrap_or_default()),
+        // As of the clouds, before there was `exec`.
+        None => user.auth_provider.as_ref()?.config.get("cmd-path").cloned(),
+    }
 }
 
 /// Impersonates this node: the API server then limits the account to what the node may do.

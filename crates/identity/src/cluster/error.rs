@@ -20,8 +20,8 @@ pub enum ClusterError {
     Kubeconfig { file: PathBuf, error: KubeconfigError },
     /// The credential comes from a program. The images have none but the proxy, and running it would block.
     #[error(
-        "kubeconfig {}: its user has a program ({program}, `exec`) instead of a credential, which is not run. Give one whose user \
-         has a certificate or a token; without a kubeconfig, there is deploy/components/identity-fenced",
+        "kubeconfig {}: its user has a program ({program}, by `exec` or `auth-provider`) instead of a credential, which is not run. \
+         Give one whose user has a certificate or a token; without a kubeconfig, there is deploy/components/identity-fenced",
         .file.display()
     )]
     Program { file: PathBuf, program: String },

@@ -249,13 +249,18 @@ async fn no_message_has_text_of_the_credential() {
 #[tokio::test]
 async fn a_credential_from_a_program_is_refused_in_words() {
     // As GKE's kubelets have it. The program is there, and the authority is not: the first thing to know is that it will not do.
-    let user = json!({"exec": {"apiVersion": "client.authentication.k8s.io/v1", "command": "/bin/true"}});
     let authority = json!("/nonexistent/ca-certificates.crt");
-    let mut given: Value = serde_json::from_str(&kubeconfig(1, &user)).expect("json");
+    let mut given: Value = serde_json::from_str(&kubeconfig(1, &json!({}))).expect("json");
     given["clusters"][0]["cluster"] = json!({"server": "https://127.0.0.1:1", "certificate-authority": authority});
-    let file = File::new("exec", &given.to_string());
-    let refused = Cluster::connect(&settings(&file.0)).await.expect_err("a program").to_string();
-    assert!(refused.contains("(/bin/true, `exec`)") && refused.contains("identity-fenced"), "{refused}");
+    for user in [
+        json!({"exec": {"apiVersion": "client.authentication.k8s.io/v1", "command": "/bin/true"}}),
+        json!({"auth-provider": {"name": "gcp", "config": {"cmd-path": "/bin/true", "cmd-args": "config"}}}),
+    ] {
+        given["users"][0]["user"] = user;
+        let file = File::new("exec", &given.to_string());
+        let refused = Cluster::connect(&settings(&file.0)).await.expect_err("a program").to_string();
+        assert!(refused.contains("a program (/bin/true, ") && refused.contains("identity-fenced"), "{refused}");
+    }
     // Without it, the authority is what is missing.
     given["users"][0]["user"] = json!({"token": "one"});
     let file = File::new("authority", &given.to_string());
