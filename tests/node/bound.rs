@@ -271,6 +271,7 @@ fn a_bound_that_only_a_dry_run_accepts_is_tried_once() {
     let line = format!("{} exec {BINARY} redirect install --keep --tool iptables {LEAST}", picky.first());
     let keeper = Process::spawn(world.node.command("sh").args(["-c", &line]));
     keeper.line("was refused although a dry run accepted it");
+    keeper.line("installed without the bound on new connections");
     assert_eq!(flood(&world.pods[0]), FLOOD);
     // Another check of the rules.
     world.node.sh("sleep 35");
