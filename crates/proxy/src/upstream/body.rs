@@ -90,8 +90,7 @@ impl Buffering {
         bytes <= self.allowed
     }
 
-    /// What was read, with its room.
-    fn hold(self, bytes: Bytes) -> Bytes {
+    fn whole(self, bytes: Bytes) -> Bytes {
         match self.charge {
             Some(mut charge) => {
                 charge.reduce_to(Amount { sent: bytes.len(), made: 0 });
@@ -123,12 +122,11 @@ pub(super) async fn buffer(incoming: &mut Incoming, account: Option<Account>) ->
             gathered.extend_from_slice(&data);
         }
         if !buffering.allows(first.len() + gathered.len(), announced.unwrap_or(MAX_BUFFERED_BYTES)) {
-            // What has been read is charged until the client has taken it.
-            return Ok(Buffered::TooMuch(buffering.hold(if gathered.is_empty() { first } else { gathered.freeze() })));
+            return Ok(Buffered::TooMuch(if gathered.is_empty() { first } else { gathered.freeze() }));
         }
     }
     let bytes = if gathered.is_empty() { first } else { gathered.freeze() };
-    Ok(Buffered::Whole(buffering.hold(bytes)))
+    Ok(Buffered::Whole(buffering.whole(bytes)))
 }
 
 /// The body of a large response that is streamed.
