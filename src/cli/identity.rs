@@ -156,11 +156,11 @@ impl IdentityArgs {
         let attest = mistakes.value(self.attest);
         let passthrough = mistakes.list(self.passthrough);
         let impersonates = mistakes.optional(Some(self.impersonate_node)).unwrap_or(true);
-        mistakes.without(
-            "--impersonate-node=false",
-            "the pod's account, and --kubeconfig has another",
-            !impersonates && self.node.has_kubeconfig(),
-        );
+        if !impersonates && self.node.has_kubeconfig() {
+            mistakes.add(
+                "--impersonate-node=false has no effect with --kubeconfig, which has an account of its own".to_owned(),
+            );
+        }
         let acting = if impersonates { Acting::AsItsNode } else { Acting::AsItself };
         let host_proc = mistakes.value(self.host_proc);
         let state_dir = mistakes.optional(self.state_dir).map(Into::into);
@@ -227,7 +227,7 @@ mod tests {
             (&format!("{ON} --impersonate-node=no"), "--impersonate-node: \"no\" is not valid; expected true or false"),
             (
                 &format!("{ON} --kubeconfig=/k --impersonate-node=false"),
-                "--impersonate-node=false has no effect without",
+                "--impersonate-node=false has no effect with --kubeconfig",
             ),
             (
                 &format!("{ON} --handover=0b1c9f6e-2a55-4d8e-9b53-0d3e8f1c2a77"),

@@ -257,7 +257,7 @@ fn program(kubeconfig: &Kubeconfig) -> Option<String> {
     let user = user.auth_info.as_ref()?;
     match &user.exec {
         Some(exec) => Some(exec.command.clone().unwrap_or_default()),
-        // As of the clouds, before there was `exec`.
+        // Kubeconfigs of clouds had it before there was `exec`.
         None => user.auth_provider.as_ref()?.config.get("cmd-path").cloned(),
     }
 }

@@ -45,7 +45,7 @@ pub(in crate::doctor) fn api_server(server: &str, settings: &Settings, user: &Re
         }
         // It accepts the credential, but does not know this request or does not allow it.
         Failure::Refused(StatusCode::NOT_FOUND | StatusCode::FORBIDDEN) => {
-            tried.ok("it answers, and does not say whom it takes the credential for")
+            tried.ok("it answers, but does not say whose credential this is")
         }
         Failure::Refused(_) | Failure::Invalid | Failure::Expired => tried
             .trouble("this address is not an API server, or the API server fails")

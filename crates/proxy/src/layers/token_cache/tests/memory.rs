@@ -78,7 +78,7 @@ async fn a_large_token_is_charged_until_it_expires() {
 
 /// It would evict all other entries, and still have no room.
 #[tokio::test(start_paused = true)]
-async fn a_token_larger_than_all_room_is_given_to_who_waits_and_not_kept() {
+async fn a_token_larger_than_all_room_is_given_out_and_not_kept() {
     let server = Server::new();
     let cache = Cache::with_limit(2 * LARGE_TOKEN, &server);
     server.set(Mode::GivesALargeOne);
