@@ -10,6 +10,7 @@ use proxy::layers::conceal::Mode;
 use proxy::policy::A_RESTART_FAILS;
 use telemetry::labels::Label;
 use telemetry::minute::Tally;
+use telemetry::shedding::Shed;
 
 /// Time after which failures of the metadata server make the condition failing instead of degraded: cached tokens are
 /// served meanwhile, and a pod can make a single request fail.
@@ -222,13 +223,19 @@ fn rejected(policy: &PolicySeen) -> Option<Fact> {
 }
 
 fn overload(minute: &Tally, busiest: Option<&str>) -> Option<Fact> {
-    let sheds = minute.sheds();
+    // A late turn is a wait, not a refusal, and a request may wait for many.
+    let (late, sheds): (Vec<_>, Vec<_>) = minute.sheds().into_iter().partition(|(reason, _)| *reason == Shed::CpuShare);
     let total: u64 = sheds.iter().map(|(_, count)| count).sum();
-    if total == 0 {
+    let reasons: Vec<String> = sheds.iter().map(|(reason, count)| format!("{} {count}", reason.label())).collect();
+    let refused = (total > 0).then(|| format!("{total} requests or connections were shed: {}", reasons.join(", ")));
+    let waited = late.first().map(|(_, turns)| {
+        format!("{turns} turns of connections came late, because their client uses more than its share (cpu_share)")
+    });
+    let parts: Vec<String> = refused.into_iter().chain(waited).collect();
+    if parts.is_empty() {
         return None;
     }
-    let reasons: Vec<String> = sheds.iter().map(|(reason, count)| format!("{} {count}", reason.label())).collect();
-    let seen = format!("{total} requests or connections were shed in the last minute: {}", reasons.join(", "));
+    let seen = format!("in the last minute, {}", parts.join("; "));
     let fact = degraded(Topic::Overload, "overload", seen).advising(
         "stop the client that sends most; docs/operations.md has the causes of each reason under \"Overload\"",
     );

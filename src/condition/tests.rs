@@ -119,9 +119,28 @@ fn an_overload_names_reasons_and_the_busiest_client_but_not_for_anybody() {
     let seen = Seen { minute: overloaded(), busiest: Some("shop/a (10.8.0.5): 9 requests".to_owned()), ..well() };
     let fact = facts(&seen).remove(0);
     let text = fact.to_string();
-    assert!(text.contains("3 requests or connections were shed in the last minute: in_flight 3"), "{text}");
+    assert!(text.contains("in the last minute, 3 requests or connections were shed: in_flight 3"), "{text}");
     assert!(text.contains("most came from shop/a (10.8.0.5)"), "{text}");
     assert!(!for_anybody(fact).to_string().contains("10.8.0.5"));
+}
+
+#[test]
+fn late_turns_are_not_counted_as_requests_that_were_shed() {
+    let turns = |late, shed| {
+        let by_shed = Shed::ALL.map(|reason| match reason {
+            Shed::CpuShare => late,
+            Shed::InFlight => shed,
+            _ => 0,
+        });
+        facts(&Seen { minute: Tally { by_shed, ..Tally::default() }, ..well() }).remove(0).to_string()
+    };
+    let both = turns(18_000, 7);
+    assert!(
+        both.contains("7 requests or connections were shed: in_flight 7; 18000 turns of connections came late"),
+        "{both}"
+    );
+    let late = turns(18_000, 0);
+    assert!(late.contains("in the last minute, 18000 turns") && !late.contains("shed"), "{late}");
 }
 
 #[test]

@@ -162,7 +162,7 @@ async fn an_overload_is_degraded_and_names_reason_and_client() {
     assert_eq!(raw(addr, request).await, b"", "it was reset");
     let told = told(proxy.metrics_addr).await;
     held.abort();
-    told.is("degraded", "overload", "1 requests or connections were shed in the last minute: in_flight 1");
+    told.is("degraded", "overload", "in the last minute, 1 requests or connections were shed: in_flight 1");
     assert!(told.text.contains("it said: most came from 127.0.0.1: "), "{}", told.text);
     assert!(told.text.contains("\nshed         in_flight: 1\n"), "{}", told.text);
     assert_eq!(told.json["last_minute"]["sheds"][0]["reason"], "in_flight");

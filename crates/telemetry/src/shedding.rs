@@ -111,13 +111,19 @@ impl Shedding {
         let described =
             |talker: &Talker| format!("{}: {} requests, {} shed", talker.address, talker.requests, talker.sheds);
         let talkers: Vec<String> = talkers.iter().map(described).collect();
+        let what = match reason {
+            Shed::CpuShare => {
+                "turns of connections come late, because their client uses more than its share of the processor"
+            }
+            _ => "shedding requests or connections",
+        };
         tracing::warn!(
             listener = self.listener,
             reason = reason.label(),
             count,
             peer = peer.map(tracing::field::display),
             last_minute = talkers.join("; "),
-            "overloaded: shedding requests or connections"
+            "overloaded: {what}"
         );
     }
 

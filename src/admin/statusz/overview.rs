@@ -10,6 +10,8 @@ use crate::condition::{self, Condition, Fact};
 use crate::readiness;
 use crate::units::span;
 use operator::finding::{Verdict, clean};
+use telemetry::labels::Label;
+use telemetry::shedding::Shed;
 use telemetry::talkers::Talker;
 
 /// The state of this proxy.
@@ -147,7 +149,8 @@ impl Display for Policy {
 impl Display for LastMinute {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { seconds, requests, refused, sheds } = self;
-        let shed: u64 = sheds.iter().map(|shed| shed.count).sum();
+        // Late turns are no requests.
+        let shed: u64 = sheds.iter().filter(|shed| shed.reason != Shed::CpuShare.label()).map(|shed| shed.count).sum();
         write!(f, "{requests} requests, {refused} of them refused or failed, {shed} shed, in {seconds} s")
     }
 }
