@@ -10,7 +10,7 @@ const FIXED: Duration = Duration::from_secs(10);
 /// Initial and maximum time for which a refusal by IAM is the answer. Bindings take effect within a minute or two.
 const REFUSAL: Backoff = Backoff::new(Duration::from_secs(5), Duration::from_secs(60));
 
-/// Initial and maximum pause of a workload that asks too often. Never shorter than requested.
+/// Initial and maximum pause after a refusal because of too many requests. Never shorter than requested.
 const THROTTLED: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60)).with(Jitter(1.0, 1.5));
 
 /// Initial and maximum pause after failures while there is a valid token.
@@ -36,7 +36,7 @@ pub(super) enum Rest {
     Throttled(Duration),
     /// At least this long, which a server demands, and with a valid token longer each time.
     Demanded(Duration),
-    /// This long: until the server's quota lets the next request through.
+    /// This long: until the server's quota or the workload's pace lets the next request through.
     Held(Duration),
 }
 

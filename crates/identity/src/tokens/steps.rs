@@ -299,7 +299,8 @@ impl Steps {
                  tokens and the default one are served at once.\n",
                 INTERVAL.as_millis()
             );
-            let halt = Halt::throttled(Withheld::Pace, text, wait);
+            // Not longer each time: another pod of the account may have taken the turns of this one.
+            let halt = Halt { rest: Rest::Held(wait), ..Halt::throttled(Withheld::Pace, text, wait) };
             self.log(Reason::Pace, &halt);
             halt
         })
