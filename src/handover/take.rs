@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::UnixStream;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, sleep, timeout_at};
 
 use super::format::{self, Broken, MAX_BYTES, MAX_RECORDS, Nonce, Record};
 use super::{TIMEOUT, name, settings};
@@ -20,6 +20,9 @@ use proxy::layers::token_cache;
 /// Maximum difference between the clocks of both processes: the duration of a hand-over. A larger one means another clock, or an old
 /// hand-over.
 const MAX_AGE: Duration = Duration::from_secs(5);
+
+/// Time between two attempts to connect while the predecessor's queue is full. The predecessor takes one connection in this time, or more.
+const PAUSE: Duration = Duration::from_millis(20);
 
 /// Reason for a cold start.
 #[derive(Debug, thiserror::Error)]
@@ -52,12 +55,21 @@ pub async fn take(kin: &Kin, shared: &Shared, deadline: Instant) {
 }
 
 async fn receive(kin: &Kin, shared: &Shared) -> Result<Vec<Record>, NotTaken> {
-    // Fails at once if the listener's queue is full.
-    let mut stream = UnixStream::connect(name(&shared.config)).await.map_err(NotTaken::Absent)?;
+    let mut stream = connect(&name(&shared.config)).await.map_err(NotTaken::Absent)?;
     // Attests the process that called `listen`.
     kin.attest(stream.as_fd()).await?;
     let nonce: Nonce = std::array::from_fn(|_| fastrand::u8(..));
     read_all(&mut stream, &nonce, &settings(&shared.config)).await
+}
+
+/// Connects to the predecessor. Waits while its queue is full: any process of the host's network can fill it.
+pub(super) async fn connect(name: &str) -> io::Result<UnixStream> {
+    loop {
+        match UnixStream::connect(name).await {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => sleep(PAUSE).await,
+            connected => return connected,
+        }
+    }
 }
 
 /// Reads a whole hand-over.

@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex};
-use tokio::net::UnixStream;
+use tokio::net::{UnixSocket, UnixStream};
 use tokio::time::timeout;
 use zeroize::Zeroizing;
 
 use super::format::{self, Broken, MAX_RECORD, Nonce, Record, VERSION};
 use super::give::put;
-use super::take::{NotTaken, read_all};
+use super::take::{NotTaken, connect, read_all};
 use base::clock::BootTime;
 use protocol::metadata::{Endpoint, MetadataPath, Principal, Query, Request};
 use proxy::failure::UPSTREAM_TIMEOUT;
@@ -31,6 +31,23 @@ fn token() -> Record {
                    "good_until":2,"used":1,"holder":null}"#;
     let record: TokenRecord = serde_json::from_str(text).expect("a record");
     Record::Token { workload: None, record }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_process_waits_while_the_queue_of_its_predecessor_is_full() {
+    let name = format!("\0gce-metadata-proxy/handover/full-{}", std::process::id());
+    let socket = UnixSocket::new_stream().expect("a socket");
+    socket.bind(&name).expect("a free name");
+    let listener = socket.listen(0).expect("a listener");
+    let mut others = Vec::new();
+    while let Ok(other) = UnixStream::connect(&name).await {
+        others.push(other);
+    }
+    let ours = tokio::spawn(async move { connect(&name).await });
+    timeout(Duration::from_secs(1), std::future::pending::<()>()).await.expect_err("time passes");
+    assert!(!ours.is_finished(), "the queue is full");
+    listener.accept().await.expect("one of the others");
+    ours.await.expect("no panic").expect("a place");
 }
 
 /// What a process makes of what one before it sends after its hello with this nonce.
