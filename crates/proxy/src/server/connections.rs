@@ -195,37 +195,36 @@ impl Connections {
     /// reading.
     pub fn cut_unread_of(&self, peers: &[SocketAddr]) -> bool {
         let peers: HashSet<_> = peers.iter().collect();
-        let mut open = self.open.lock();
-        let is_wanted =
-            |connection: &&Connection| peers.contains(&connection.arrival.peer) && connection.unread_since().is_some();
-        let unread: Vec<_> = open.connections.values().filter(is_wanted).map(|connection| connection.number).collect();
-        for number in &unread {
-            self.cut(&mut open, *number);
+        let cut = self
+            .cut_where(|connection| peers.contains(&connection.arrival.peer) && connection.unread_since().is_some());
+        for _ in 0..cut {
             self.shedding.shed(Shed::UnreadAnswer, None);
         }
-        !unread.is_empty()
+        cut > 0
     }
 
     /// Resets the connections from this address that were accepted before this time, because the address no longer
     /// belongs to the same pod. Returns their number.
     pub fn cut_from(&self, addr: IpAddr, before: BootTime) -> usize {
-        let mut open = self.open.lock();
-        let is_wanted = |connection: &&Connection| {
+        self.cut_where(|connection| {
             connection.task.is_some() && connection.arrival.addr() == addr && connection.arrival.accepted < before
-        };
-        let stale: Vec<_> = open.connections.values().filter(is_wanted).map(|connection| connection.number).collect();
-        for number in &stale {
-            self.cut(&mut open, *number);
-        }
-        stale.len()
+        })
     }
 
     /// Closes all connections. Those whose clients wait for a response are reset, so that they ask again.
     pub fn cut_all(&self) {
+        self.cut_where(|_| true);
+    }
+
+    /// Cuts the connections that are wanted, and returns their number.
+    fn cut_where(&self, is_wanted: impl Fn(&Connection) -> bool) -> usize {
         let mut open = self.open.lock();
-        for number in open.connections.keys().copied().collect::<Vec<_>>() {
-            self.cut(&mut open, number);
+        let wanted = open.connections.iter().filter(|(_, connection)| is_wanted(connection));
+        let wanted: Vec<_> = wanted.map(|(number, _)| *number).collect();
+        for number in &wanted {
+            self.cut(&mut open, *number);
         }
+        wanted.len()
     }
 
     /// Waits, and records that bytes that arrived before the wait were read by its end. The wait must let the event
