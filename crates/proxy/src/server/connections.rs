@@ -29,7 +29,6 @@
 //! request cheaper. Above that, a connection has it only while it is being answered. New connections leave the last
 //! eighth to requests.
 
-mod metrics;
 mod open;
 mod place;
 mod room;
@@ -42,10 +41,10 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use prometheus::IntCounter;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep};
 
-use metrics::ConnectionMetrics;
 pub(super) use place::{Place, Reclaim, Serving};
 
 use open::{Asker, Asks, Connection, Open, Resource};
@@ -87,7 +86,7 @@ pub struct Connections {
     /// The process is short of memory, regardless of the connections' charges.
     is_pressed: AtomicBool,
     pressure: Arc<Pressure>,
-    metrics: ConnectionMetrics,
+    accepted: IntCounter,
     /// Decides which client's task runs next.
     pub(super) turns: Arc<Turns>,
     pub(super) shedding: Arc<Shedding>,
@@ -159,15 +158,16 @@ impl Connections {
             is_crowded: false.into(),
             is_pressed: false.into(),
             pressure,
-            metrics: ConnectionMetrics::new(registry),
+            accepted: registry.counter(&table::ACCEPTED),
             turns: Turns::new(Arc::clone(&shedding)),
             shedding,
         })
     }
 
-    /// Registers gauges of the connections' total charge and its limit.
+    /// Registers gauges of the connections' number, total charge and its limit.
     fn observe(self: &Arc<Self>, registry: &Registry) {
-        let (used, limit) = (Arc::clone(self), Arc::clone(self));
+        let (open, used, limit) = (Arc::clone(self), Arc::clone(self), Arc::clone(self));
+        registry.observe(&table::CONNECTIONS, move || Some(open.count() as u64));
         registry.observe(&table::CONNECTION_BYTES, move || Some(used.weight().0 as u64));
         registry.observe(&table::CONNECTION_BYTES_LIMIT, move || Some(limit.weight().1 as u64));
     }
@@ -294,13 +294,12 @@ impl Connections {
         }
         let number = open.insert(arrival, client, activity);
         self.note_use(&open);
-        self.metrics.open.inc();
         Admission::Place(Place { number, client, connections: Arc::clone(self) })
     }
 
     /// Counts an accepted connection.
     pub(super) fn accepted(&self) {
-        self.metrics.accepted.inc();
+        self.accepted.inc();
     }
 
     /// Registers the connection in this place, so that it can be closed for another.
@@ -317,7 +316,6 @@ impl Connections {
             task.abort();
         }
         self.note_use(open);
-        self.metrics.open.dec();
     }
 
     fn note_use(&self, open: &Open) {

@@ -110,7 +110,6 @@ impl Drop for Place {
         let mut open = self.connections.open.lock();
         if open.remove(self.number).is_some() {
             self.connections.note_use(&open);
-            self.connections.metrics.open.dec();
         }
     }
 }
