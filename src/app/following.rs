@@ -13,7 +13,7 @@ use identity::cluster::{Cluster, RequestError};
 use identity::pods::{self, Store, WatchEvent};
 use identity::tokens::{prefetch, renew};
 use identity::workloads;
-use identity::{ApiServer, CredentialState, Identity};
+use identity::{CredentialState, Identity};
 
 /// Maximum time to wait for the first list of pods before the API server is also queried about rights.
 const MAX_WAIT_FOR_LIST: Duration = Duration::from_secs(5);
@@ -21,8 +21,7 @@ const MAX_WAIT_FOR_LIST: Duration = Duration::from_secs(5);
 /// Starts tasks in this set that follow this node's pods, their accounts, and the rights of the proxy's credential.
 pub(super) fn follow(cluster: Cluster, shared: &Arc<Shared>, background: &mut JoinSet<()>) {
     let Some(identity) = &shared.identity else { return };
-    let asked = cluster.clone();
-    identity.follows(ApiServer::new(Arc::new(move || asked.server())));
+    identity.follows(cluster.clone());
     let (pods, workloads) = (Arc::clone(identity.pods()), Arc::clone(identity.workloads()));
     let dir = shared.config.identity.as_ref().and_then(|settings| settings.state_dir.as_ref());
     if let Some(dir) = dir {

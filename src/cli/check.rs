@@ -6,7 +6,7 @@ use clap::Args;
 
 use super::admin::AdminArgs;
 use super::flag::Flag;
-use super::given::{Given, Mistakes, Syntax};
+use super::given::{Given, Mistakes};
 use super::log::LogArgs;
 use super::opened::RoutesArgs;
 use super::syntax::{ArgExt as _, Choice, HostName, Time};
@@ -22,7 +22,7 @@ pub(super) struct CheckArgs {
     /// Check repeatedly, with this pause between checks, until a signal arrives. Logs changes, and serves /readyz and
     /// /metrics at --metrics-addr. Sends only HEAD requests, so it receives neither tokens nor secrets. For a pod on each node
     #[arg(long, value_name = "DURATION", conflicts_with = "format")]
-    interval: Option<Given<Interval>>,
+    interval: Option<Given<Time>>,
 
     /// Name of this node, for the messages of --interval
     #[arg(long, value_name = "NAME", env = "NODE_NAME")]
@@ -54,7 +54,10 @@ impl CheckArgs {
         let node = mistakes.optional(self.node_name);
         let open = self.open.resolve(mistakes)?;
         let command = match self.interval {
-            Some(interval) => Command::Repeatedly(Canary { interval: mistakes.value(interval)?, node, open }),
+            Some(interval) => {
+                let interval = mistakes.value_if(interval, INTERVAL, |time| *time >= Duration::from_secs(1))?;
+                Command::Repeatedly(Canary { interval, node, open })
+            }
             None if self.last => Command::Last,
             None => Command::Once { format: mistakes.value(self.format)?, open },
         };
@@ -62,25 +65,8 @@ impl CheckArgs {
     }
 }
 
-/// The time between two checks. Less than a second would be a burden.
-#[derive(Debug, Clone)]
-struct Interval;
-
-impl Syntax for Interval {
-    type Value = Duration;
-
-    fn expected() -> String {
-        "at least 1s, as a number followed by s or m, such as 30s".to_owned()
-    }
-
-    fn parse(text: &str) -> Option<Duration> {
-        Time::parse(text).filter(|interval| *interval >= Duration::from_secs(1))
-    }
-
-    fn show(value: &Duration) -> String {
-        Time::show(value)
-    }
-}
+/// What `--interval` takes. Less than a second would be a burden.
+const INTERVAL: &str = "at least 1s, as a number followed by s or m, such as 30s";
 
 #[cfg(test)]
 mod tests {

@@ -43,7 +43,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use serde::Serialize;
 
-use crate::cluster::RequestError;
+use crate::cluster::{Cluster, RequestError};
 use crate::pods::owners::{self, Attest, Evidence, NoOwner, Owner};
 use crate::pods::{Pod, Pods, Sandbox, Sandboxes, Scans};
 use crate::workloads::Workloads;
@@ -65,9 +65,6 @@ pub use visitor::{Outdated, Visitor};
 
 /// Resets the connections from an address that were accepted before a moment. Returns their number.
 pub type CutFrom = Hook<dyn Fn(IpAddr, BootTime) -> usize + Send + Sync>;
-
-/// The API server's URL.
-pub type ApiServer = Hook<dyn Fn() -> String + Send + Sync>;
 
 /// Deletes the state of a principal that no longer exists.
 pub type Forget = Hook<dyn Fn(Principal) + Send + Sync>;
@@ -97,7 +94,7 @@ pub struct Identity {
     metrics: IdentityMetrics,
     credential: CredentialBoard,
     /// Set once the API server is followed.
-    api_server: OnceLock<ApiServer>,
+    api_server: OnceLock<Cluster>,
     /// Why the last attempt to follow it failed, until it succeeds.
     watch_error: Mutex<Option<String>>,
     /// Why the last write to the state directory failed, until one succeeds.
@@ -352,12 +349,12 @@ impl Identity {
 
     /// A description of the API server, with its URL if that is known.
     pub fn api_server(&self) -> String {
-        let at = self.api_server.get().map(|url| format!(" at {}", url())).unwrap_or_default();
+        let at = self.api_server.get().map(|cluster| format!(" at {}", cluster.server())).unwrap_or_default();
         format!("the API server{at}")
     }
 
     /// Sets the API server that is followed.
-    pub fn follows(&self, api_server: ApiServer) {
+    pub fn follows(&self, api_server: Cluster) {
         // A process follows only one.
         let _ = self.api_server.set(api_server);
     }

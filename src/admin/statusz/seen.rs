@@ -157,8 +157,7 @@ impl Surroundings {
 /// The requests for tokens that were sent, if pods have tokens of their own.
 fn spent(shared: &Shared) -> String {
     let Some(source) = shared.tokens.source().of_workloads() else { return String::new() };
-    let rows: Vec<_> = source.spent().iter().map(ToString::to_string).collect();
-    format!("; requests for tokens: {}", rows.join("; "))
+    format!("; requests for tokens: {}", source.spent().join("; "))
 }
 
 const NO_IDENTITY: &str = "off: all pods act as the node";

@@ -145,21 +145,12 @@ impl Cluster {
         Ok((list.items.unwrap_or_default(), list.metadata.resource_version))
     }
 
-    /// A pod of this node. `None` if no pod on this node has the name; one on another node may have it.
+    /// A pod of this node with its owners. `None` if no pod on this node has the name; one on another node may have it.
     ///
     /// It is listed, because acting as the node gives the right to list but not to get.
-    pub async fn pod(&self, namespace: &str, name: &str) -> Result<Option<PodObject>, RequestError> {
-        self.find_pod(namespace, name, Shape::List).await
-    }
-
-    /// The same pod with its owners.
     pub async fn owned_pod(&self, namespace: &str, name: &str) -> Result<Option<PodObject>, RequestError> {
-        self.find_pod(namespace, name, Shape::Owners).await
-    }
-
-    async fn find_pod(&self, namespace: &str, name: &str, shape: Shape) -> Result<Option<PodObject>, RequestError> {
         let body = self.get(&self.named(namespace, name), Resource::Pods).await?;
-        let list: PodList = events::read(body, shape).await?;
+        let list: PodList = events::read(body, Shape::Owners).await?;
         Ok(list.items.into_iter().flatten().find(|pod| pod.metadata.name == name))
     }
 

@@ -10,7 +10,7 @@ use super::*;
 #[tokio::test(start_paused = true)]
 async fn a_pod_is_looked_for_among_this_nodes_pods_only() {
     let (mut fake, cluster) = Fake::new("node-1");
-    let found = tokio::spawn(async move { cluster.pod("a/b", "p,spec.nodeName=other").await });
+    let found = tokio::spawn(async move { cluster.owned_pod("a/b", "p,spec.nodeName=other").await });
     let asked = fake.asked().await;
     assert_eq!(asked.request.uri().path(), "/api/v1/namespaces/a%2Fb/pods");
     let selector = r"spec.nodeName=node-1,metadata.name=p\,spec.nodeName\=other";

@@ -13,7 +13,7 @@ use super::sandbox::Sandbox;
 use super::sandboxes::Anchor;
 use super::{Pod, PodUid};
 use base::clock::BootTime;
-use protocol::metadata::{Doubt, Missing, Silence};
+use protocol::metadata::{Doubt, Missing};
 
 /// Maximum time since the API server was last heard from for it to be trusted alone, about a pod whose sandbox is older
 /// than that.
@@ -170,8 +170,8 @@ fn unless_answered(why: NoOwner, evidence: &Evidence<'_>) -> NoOwner {
         NoOwner::Unidentified(Missing::Claim) if !evidence.is_answered => None,
         _ => return why,
     };
-    let seconds = (evidence.api_age != Duration::MAX).then_some(evidence.api_age.as_secs());
-    Missing::Answer { uid, silence: Silence(seconds) }.into()
+    let silence = (evidence.api_age != Duration::MAX).then_some(evidence.api_age.as_secs());
+    Missing::Answer { uid, silence }.into()
 }
 
 fn by_kernel(sandbox: Sandbox, pod: impl Fn(PodUid) -> Option<Arc<Pod>>) -> Result<Owner, NoOwner> {

@@ -117,16 +117,13 @@ struct RefusalRecord {
 }
 
 /// Reason for rejecting a record.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NotTaken {
     /// A value is not one of any account or token.
-    #[error("it is invalid")]
     Invalid,
     /// No pod of this node has the account.
-    #[error("no pod has the account")]
     NoPod,
     /// The account has changed.
-    #[error("the account has changed")]
     Changed,
 }
 

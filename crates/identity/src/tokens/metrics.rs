@@ -1,7 +1,5 @@
 //! `ExchangeMetrics`: counts requests to the API server and to Google for pods' tokens.
 
-use std::fmt;
-
 use prometheus::IntCounter;
 
 use super::halt::Halt;
@@ -75,22 +73,6 @@ impl Spent {
     }
 }
 
-/// The requests to one server so far.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct SpentRow {
-    pub server: &'static str,
-    /// Requests that a pod waited for.
-    pub demanded: u64,
-    /// Requests that nobody waited for.
-    pub optional: u64,
-}
-
-impl fmt::Display for SpentRow {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {} demanded, {} optional", self.server, self.demanded, self.optional)
-    }
-}
-
 impl ExchangeMetrics {
     pub(super) fn new(registry: &Registry) -> Self {
         let sent = registry.counter_grid(&table::TOKEN_EXCHANGE_REQUESTS);
@@ -103,15 +85,14 @@ impl ExchangeMetrics {
         Spent { demanded: of(Sent::Demanded), optional: of(Sent::Optional) }
     }
 
-    /// The requests to each server.
-    pub(super) fn rows(&self) -> Vec<SpentRow> {
+    /// A line about the requests to each server: those that a pod waited for, and those that nobody waited for.
+    pub(super) fn lines(&self) -> Vec<String> {
         let of = |step, urgency| self.sent.of(step, urgency).get();
-        let row = |step: Step| SpentRow {
-            server: step.label(),
-            demanded: of(step, Sent::Demanded),
-            optional: of(step, Sent::Optional),
+        let line = |step: Step| {
+            let (demanded, optional) = (of(step, Sent::Demanded), of(step, Sent::Optional));
+            format!("{}: {demanded} demanded, {optional} optional", step.label())
         };
-        Step::ALL.map(row).to_vec()
+        Step::ALL.map(line).to_vec()
     }
 
     /// Counts a request that failed, or succeeded.

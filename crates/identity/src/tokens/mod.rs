@@ -68,7 +68,6 @@ pub use handed::{ExportedWorkload, NotTaken, WorkloadRecord};
 use kept::Ask;
 pub use kept::Kept;
 use metrics::ExchangeMetrics;
-pub use metrics::SpentRow;
 pub use not_given::{NotGiven, Said};
 use pace::RenewalPace;
 use prefetch::Askers;
@@ -139,9 +138,9 @@ impl WorkloadSource {
         Self { means: Arc::new(means), kept, askers: Askers::default(), renewing: Mutex::default() }
     }
 
-    /// The requests that this node sent so far.
-    pub fn spent(&self) -> Vec<SpentRow> {
-        self.means.metrics.rows()
+    /// A line for each server, about the requests that this node sent so far.
+    pub fn spent(&self) -> Vec<String> {
+        self.means.metrics.lines()
     }
 
     /// The steps of a workload, once its Google identity is known.

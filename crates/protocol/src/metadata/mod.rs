@@ -28,7 +28,7 @@ pub use endpoint::Endpoint;
 pub use host::Host;
 pub use parse::{Malformed, RequestError};
 pub use path::{MetadataPath, names_accounts};
-pub use principal::{CallingPod, Doubt, Missing, Principal, Sender, Silence, Unidentified, WorkloadId};
+pub use principal::{CallingPod, Doubt, Missing, Principal, Sender, Unidentified, WorkloadId};
 pub use query::Query;
 pub use request::{Method, Request};
 pub use service_account::ServiceAccount;

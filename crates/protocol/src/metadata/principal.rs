@@ -80,12 +80,12 @@ pub enum Missing {
         uid: String,
     },
     /// Neither names a pod, or the kernel names a new one, and the API server does not respond.
-    #[error("{}, and {silence}", nobody(.uid.as_deref()))]
+    #[error("{}, and {}", nobody(.uid.as_deref()), silent(*.silence))]
     Answer {
         /// The UID that the kernel names.
         uid: Option<String>,
-        /// Duration of the API server's silence.
-        silence: Silence,
+        /// Number of seconds for which the API server has not responded. `None` if it never has.
+        silence: Option<u64>,
     },
     /// The API server names a pod that has no service account.
     #[error(
@@ -133,16 +133,10 @@ fn nobody(uid: Option<&str>) -> String {
     }
 }
 
-/// Number of seconds for which the API server has not responded. `None` if it never has.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Silence(pub Option<u64>);
-
-impl fmt::Display for Silence {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
-            Some(seconds) => write!(f, "the API server has not answered for {seconds} s"),
-            None => f.write_str("the API server has not answered yet"),
-        }
+fn silent(seconds: Option<u64>) -> String {
+    match seconds {
+        Some(seconds) => format!("the API server has not answered for {seconds} s"),
+        None => "the API server has not answered yet".to_owned(),
     }
 }
 

@@ -215,15 +215,6 @@ impl Query {
         self
     }
 
-    /// Returns the query with a different value for a parameter.
-    #[must_use]
-    pub fn with(self, param: Param, value: &str) -> Self {
-        let mut query = self.without(param);
-        query.known.push((param, value.into()));
-        query.known.sort_unstable_by_key(|(param, _)| *param);
-        query
-    }
-
     fn add(&mut self, pair: &str) -> Result<(), QueryError> {
         let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
         let key = decode(key)?;

@@ -132,7 +132,7 @@ fn of_a_pod_that_began_while_the_api_server_does_not_answer_nobody_says_that_it_
         Case { holders, known, api_age, is_answered: false, ..Case::default() }
     };
     let missing = silent(&[1], vec![]).missing();
-    assert_eq!(missing, Missing::Answer { uid: Some(uid(1).to_string()), silence: Silence(Some(40)) });
+    assert_eq!(missing, Missing::Answer { uid: Some(uid(1).to_string()), silence: Some(40) });
     let text = missing.to_string();
     assert!(text.ends_with("and the API server has not answered for 40 s") && !text.contains("reports no"), "{text}");
     let never = Case { api_age: Duration::MAX, ..silent(&[], vec![]) }.missing();
