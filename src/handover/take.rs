@@ -29,6 +29,10 @@ const PAUSE: Duration = Duration::from_millis(20);
 pub(super) enum NotTaken {
     #[error("the predecessor offers no tokens: {0}")]
     Absent(io::Error),
+    #[error(
+        "the queue of the predecessor's hand-over is full: other processes of this network namespace keep connecting to its socket"
+    )]
+    Full,
     #[error("the process that offers tokens is not trusted: {0}")]
     Stranger(#[from] Stranger),
     #[error("the hand-over failed: {0}")]
@@ -46,30 +50,35 @@ pub(super) enum NotTaken {
 /// Takes over until `deadline`, and records the result.
 pub async fn take(kin: &Kin, shared: &Shared, deadline: Instant) {
     let deadline = deadline.min(Instant::now() + TIMEOUT);
-    let taken = timeout_at(deadline, receive(kin, shared)).await.unwrap_or(Err(NotTaken::Late));
-    let state = match taken {
+    let state = match receive(kin, shared, deadline).await {
         Ok(records) => believe(records, shared),
         Err(why) => State::Cold(why.to_string()),
     };
     shared.handover.settle(state);
 }
 
-async fn receive(kin: &Kin, shared: &Shared) -> Result<Vec<Record>, NotTaken> {
-    let mut stream = connect(&name(&shared.config)).await.map_err(NotTaken::Absent)?;
-    // Attests the process that called `listen`.
-    kin.attest(stream.as_fd()).await?;
-    let nonce: Nonce = std::array::from_fn(|_| fastrand::u8(..));
-    read_all(&mut stream, &nonce, &settings(&shared.config)).await
+async fn receive(kin: &Kin, shared: &Shared, deadline: Instant) -> Result<Vec<Record>, NotTaken> {
+    let mut stream = connect(&name(&shared.config), deadline).await?;
+    let received = async {
+        // Attests the process that called `listen`.
+        kin.attest(stream.as_fd()).await?;
+        let nonce: Nonce = std::array::from_fn(|_| fastrand::u8(..));
+        read_all(&mut stream, &nonce, &settings(&shared.config)).await
+    };
+    timeout_at(deadline, received).await.unwrap_or(Err(NotTaken::Late))
 }
 
-/// Connects to the predecessor. Waits while its queue is full: any process of the host's network can fill it.
-pub(super) async fn connect(name: &str) -> io::Result<UnixStream> {
-    loop {
-        match UnixStream::connect(name).await {
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => sleep(PAUSE).await,
-            connected => return connected,
+/// Connects to the predecessor. Waits until `deadline` while its queue is full: any process of the host's network can fill it.
+pub(super) async fn connect(name: &str, deadline: Instant) -> Result<UnixStream, NotTaken> {
+    let connected = async {
+        loop {
+            match UnixStream::connect(name).await {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => sleep(PAUSE).await,
+                connected => return connected,
+            }
         }
-    }
+    };
+    timeout_at(deadline, connected).await.map_err(|_| NotTaken::Full)?.map_err(NotTaken::Absent)
 }
 
 /// Reads a whole hand-over.

@@ -5,9 +5,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex};
 use tokio::net::{UnixSocket, UnixStream};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 use zeroize::Zeroizing;
 
+use super::TIMEOUT;
 use super::format::{self, Broken, MAX_RECORD, Nonce, Record, VERSION};
 use super::give::put;
 use super::take::{NotTaken, connect, read_all};
@@ -43,7 +44,9 @@ async fn a_process_waits_while_the_queue_of_its_predecessor_is_full() {
     while let Ok(other) = UnixStream::connect(&name).await {
         others.push(other);
     }
-    let ours = tokio::spawn(async move { connect(&name).await });
+    let short = connect(&name, Instant::now() + Duration::from_millis(500)).await;
+    assert!(matches!(short, Err(NotTaken::Full)), "{short:?}");
+    let ours = tokio::spawn(async move { connect(&name, Instant::now() + TIMEOUT).await });
     timeout(Duration::from_secs(1), std::future::pending::<()>()).await.expect_err("time passes");
     assert!(!ours.is_finished(), "the queue is full");
     listener.accept().await.expect("one of the others");

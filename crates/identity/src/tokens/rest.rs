@@ -36,12 +36,12 @@ pub(super) enum Rest {
     Throttled(Duration),
     /// At least this long, which a server demands, and with a valid token longer each time.
     Demanded(Duration),
-    /// This long: until the server's quota or the workload's pace lets the next request through.
+    /// This long: until the server's quota or the workload's pace lets the next request through. Not counted as a failure.
     Held(Duration),
 }
 
 impl Rest {
-    /// The time after this number of consecutive failures, at least 1. `random` is between 0 and 1.
+    /// The time after this number of consecutive failures, at least 1 except for [`Rest::Held`]. `random` is between 0 and 1.
     pub(super) fn time(self, failures: u32, has_token: bool, random: f64) -> Duration {
         match self {
             Self::Brief | Self::Unasked if has_token => BACK_OFF.wait(failures, random),

@@ -13,6 +13,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 use super::TIMEOUT;
 use super::halt::{Halt, no_token, resting};
+use super::rest::Rest;
 use super::secret::{Secret, Want};
 use base::clock::BootTime;
 use proxy::failure::ExchangeFailure;
@@ -45,7 +46,8 @@ struct State {
     failed: Option<Remembered<NoToken>>,
     /// Whether the last flight began for nobody that waits.
     is_background: bool,
-    /// Consecutive failures since the last token, each within [`SAME_TROUBLE`] after the rest before it.
+    /// Consecutive failures since the last token, each within [`SAME_TROUBLE`] after the rest before it. Without those that only wait
+    /// for a turn.
     failures: u32,
 }
 
@@ -211,7 +213,8 @@ impl State {
             Err(Halt { why, rest }) => {
                 let now = BootTime::now();
                 let is_same = self.failed.as_ref().is_some_and(|failed| now <= failed.until + SAME_TROUBLE);
-                self.failures = if is_same { self.failures.saturating_add(1) } else { 1 };
+                let before = if is_same { self.failures } else { 0 };
+                self.failures = before.saturating_add(u32::from(!matches!(rest, Rest::Held(_))));
                 let has_token = self.kept.as_ref().is_some_and(|kept| kept.is_valid(now));
                 let until = now + rest.time(self.failures, has_token, fastrand::f64());
                 self.failed = Some(Remembered::until(why.clone(), until));
@@ -233,7 +236,6 @@ mod tests {
     use tokio::time::sleep;
     use zeroize::Zeroizing;
 
-    use super::super::rest::Rest;
     use super::*;
 
     /// Counts flights, and sets their results and their durations in milliseconds.
@@ -340,6 +342,25 @@ mod tests {
         sleep(Duration::from_millis(1999)).await;
         assert!(work.get(&stage, Want::Young).await.is_err());
         assert_eq!(work.begun.load(SeqCst), 7, "this one was soon after the one before");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn waiting_for_a_turn_does_not_make_a_later_rest_longer() {
+        let (stage, mut work) = (Stage::default(), Work::new());
+        work.rest = Some(Rest::Held(Duration::from_millis(500)));
+        for _ in 0..6 {
+            assert!(work.get(&stage, Want::Young).await.is_err());
+            sleep(Duration::from_millis(501)).await;
+        }
+        work.rest = Some(Rest::Doubling);
+        assert!(work.get(&stage, Want::Young).await.is_err());
+        assert_eq!(work.begun.load(SeqCst), 7);
+        sleep(Duration::from_millis(5001)).await;
+        assert!(work.get(&stage, Want::Young).await.is_err());
+        assert_eq!(work.begun.load(SeqCst), 8, "the first rest");
+        sleep(Duration::from_millis(5001)).await;
+        assert!(work.get(&stage, Want::Young).await.is_err());
+        assert_eq!(work.begun.load(SeqCst), 8, "the second one is longer");
     }
 
     #[tokio::test(start_paused = true)]
