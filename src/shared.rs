@@ -130,8 +130,8 @@ fn leaves(forward: &Forward, concealment: &Arc<Concealment>) -> Arc<Leaves> {
     Arc::new(Leaves::new(move |leaf: Leaf| {
         let (forward, concealment) = (forward.clone(), Arc::clone(&concealment));
         async move {
-            let request = leaf.request();
-            let answer = forward.ask(&request);
+            let mut request = leaf.request();
+            let answer = forward.ask(&mut request);
             if leaf.is_tree() { concealment.kept_tree(&request, answer).await } else { Ok(answer.await?) }
         }
     }))

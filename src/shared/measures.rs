@@ -20,7 +20,7 @@ pub struct Measures {
     pub instruments: Instruments,
     /// Counts responses.
     pub requests: Arc<Requests>,
-    /// Counts requests and connections that are refused or closed under overload.
+    /// Counts requests and connections that are refused, closed or delayed under overload.
     pub shedding: Arc<Shedding>,
     pub history: History,
     minute: Minute,

@@ -109,15 +109,20 @@ pub fn local_in(
     content_type: HeaderValue,
     body: impl Into<Bytes>,
 ) -> Response<Body> {
-    if REUSED_CAPACITIES.contains(&headers.capacity()) {
-        headers.clear();
-    } else {
-        headers = HeaderMap::with_capacity(REUSED_CAPACITIES.start);
-    }
+    empty(&mut headers);
     headers.insert(METADATA_FLAVOR, GOOGLE);
     headers.insert(header::CONTENT_TYPE, content_type);
     headers.insert(header::SERVER, SERVER);
     whole(status, headers, body.into())
+}
+
+/// Empties a request's header map for a response. Replaces one that is too small or too large.
+pub(crate) fn empty(headers: &mut HeaderMap) {
+    if REUSED_CAPACITIES.contains(&headers.capacity()) {
+        headers.clear();
+    } else {
+        *headers = HeaderMap::with_capacity(REUSED_CAPACITIES.start);
+    }
 }
 
 /// A response whose body is at hand.

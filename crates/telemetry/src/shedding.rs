@@ -1,4 +1,4 @@
-//! [`Shedding`]: counts and logs requests and connections that are refused or closed under overload.
+//! [`Shedding`]: counts and logs requests and connections that are refused, closed or delayed under overload.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -62,7 +62,7 @@ struct Overload {
     total: u64,
 }
 
-/// Counts and logs requests and connections that are refused or closed under overload.
+/// Counts and logs requests and connections that are refused, closed or delayed under overload.
 #[derive(Debug)]
 pub struct Shedding {
     /// Whose listener it is, for the log.

@@ -108,7 +108,7 @@ table! {
     HANGING = Gauge "metadata_proxy_hanging" []
         "Current wait_for_change requests to the metadata server.";
     SHEDS = Counter "metadata_proxy_sheds_total" ["reason"]
-        "Requests and connections refused or closed under overload, by reason: in_flight, hanging, connections, \
+        "Requests and connections refused, closed or delayed under overload, by reason: in_flight, hanging, connections, \
          idle_connection, fair_share, unread_answer, large_answers, tokens, memory, door (the client had gone before its \
          connection was accepted; one newcomer in 8 is checked, and all after one that had gone), \
          cpu_share (a turn that came late, because the client uses more than its share of the processor).";

@@ -66,7 +66,7 @@ impl MetadataServer {
     }
 
     async fn ask_once(&self, key: &TokenKey) -> Result<Response<Bytes>, Failure> {
-        let (head, body) = self.forward.ask(&key.request()).await?.into_parts();
+        let (head, body) = self.forward.ask(&mut key.request()).await?.into_parts();
         match body {
             Body::Whole(body) => Ok(Response::from_parts(head, body)),
             Body::Streamed(body) => match Limited::new(body, MAX_BODY_BYTES).collect().await {

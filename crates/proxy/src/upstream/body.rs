@@ -11,6 +11,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
+use http::Response;
 use http_body::{Frame, SizeHint};
 use tokio::time::{Instant, Sleep};
 
@@ -41,24 +42,6 @@ impl UpstreamBody {
                 Body::Whole(bytes)
             }
             Self::Streamed(streamed) => Body::Streamed(Box::pin(Streamed { timer: Some(timer), ..streamed })),
-        }
-    }
-}
-
-/// What [`buffer`] has read of a body.
-pub(super) enum Buffered {
-    /// All of it.
-    Whole(Bytes),
-    /// Its beginning.
-    TooMuch(Bytes),
-}
-
-impl Buffered {
-    /// The body whose beginning this is. The rest comes from `incoming`.
-    pub(super) fn before(self, incoming: Incoming) -> UpstreamBody {
-        match self {
-            Self::Whole(bytes) => UpstreamBody::Whole(bytes),
-            Self::TooMuch(begun) => UpstreamBody::Streamed(Streamed::new(begun, incoming)),
         }
     }
 }
@@ -101,17 +84,30 @@ impl Buffering {
     }
 }
 
-/// Reads a response body to its end if it has at most [`MAX_BUFFERED_BYTES`] and there is room for it, otherwise its beginning.
-/// Without an account, only bodies that need no room are read to their end.
-pub(super) async fn buffer(incoming: &mut Incoming, account: Option<Account>) -> Result<Buffered, Failure> {
-    let announced = incoming.announced().map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX));
+/// The response with its whole body, if that was announced and has arrived with the head, as nearly all do.
+pub(super) fn at_hand(
+    mut response: Response<Incoming>,
+) -> Result<Result<Response<UpstreamBody>, Response<Incoming>>, Failure> {
+    Ok(match response.body_mut().at_hand()? {
+        Some(body) => Ok(response.map(|_| UpstreamBody::Whole(body))),
+        None => Err(response),
+    })
+}
+
+/// The response with its body, which is read to its end if it has at most [`MAX_BUFFERED_BYTES`] and there is room for it, otherwise
+/// streamed. Without an account, only bodies that need no room are read to their end.
+pub(super) async fn buffered(
+    mut response: Response<Incoming>,
+    account: Option<Account>,
+) -> Result<Response<UpstreamBody>, Failure> {
+    let announced = response.body().announced().map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX));
     let mut buffering = Buffering::new(account);
     if !buffering.allows(announced.unwrap_or(0), announced.unwrap_or(MAX_BUFFERED_BYTES)) {
-        return Ok(Buffered::TooMuch(Bytes::new()));
+        return Ok(streamed(response, Bytes::new()));
     }
     let mut first = Bytes::new();
     let mut gathered = BytesMut::new();
-    while let Some(data) = poll_fn(|cx| incoming.poll_data(cx)).await? {
+    while let Some(data) = poll_fn(|cx| response.body_mut().poll_data(cx)).await? {
         if first.is_empty() && gathered.is_empty() {
             first = data;
         } else {
@@ -122,11 +118,16 @@ pub(super) async fn buffer(incoming: &mut Incoming, account: Option<Account>) ->
             gathered.extend_from_slice(&data);
         }
         if !buffering.allows(first.len() + gathered.len(), announced.unwrap_or(MAX_BUFFERED_BYTES)) {
-            return Ok(Buffered::TooMuch(if gathered.is_empty() { first } else { gathered.freeze() }));
+            return Ok(streamed(response, if gathered.is_empty() { first } else { gathered.freeze() }));
         }
     }
     let bytes = if gathered.is_empty() { first } else { gathered.freeze() };
-    Ok(Buffered::Whole(buffering.whole(bytes)))
+    Ok(response.map(|_| UpstreamBody::Whole(buffering.whole(bytes))))
+}
+
+/// The response with a body of which this has been read.
+fn streamed(response: Response<Incoming>, begun: Bytes) -> Response<UpstreamBody> {
+    response.map(|incoming| UpstreamBody::Streamed(Streamed::new(begun, incoming)))
 }
 
 /// The body of a large response that is streamed.

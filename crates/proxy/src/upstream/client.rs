@@ -8,14 +8,14 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use http::{Response, StatusCode};
+use http::{HeaderMap, Response, StatusCode};
 use pin_project_lite::pin_project;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::net::{TcpSocket, TcpStream, lookup_host};
 use tokio::time::{Timeout, timeout};
 
 use super::Health;
-use super::body::{UpstreamBody, buffer};
+use super::body::{UpstreamBody, at_hand, buffered};
 use super::connection::Connection;
 use super::exchange::{Incoming, exchange};
 use super::metrics::UpstreamMetrics;
@@ -72,6 +72,8 @@ pub(super) struct Outgoing {
     pub(super) kind: RequestKind,
     /// The client that is charged for a buffered response.
     pub(super) peer: Option<SocketAddr>,
+    /// An empty map for the headers of the response.
+    pub(super) headers: HeaderMap,
 }
 
 /// A client of the upstream.
@@ -91,7 +93,7 @@ impl UpstreamClient {
     }
 
     /// Sends a request and returns the response, whose body is buffered, or streamed if it is too large.
-    pub(super) async fn send(&self, request: &Outgoing) -> Result<Response<Body>, Failure> {
+    pub(super) async fn send(&self, request: &mut Outgoing) -> Result<Response<Body>, Failure> {
         let awaited_from = (request.kind == RequestKind::Ordinary).then(|| Arc::clone(&self.health));
         let mut timer = ExchangeTimer::start(Arc::clone(&self.metrics.latency), request.endpoint, awaited_from);
         let answer = self.within(request, &mut timer).await;
@@ -112,14 +114,25 @@ impl UpstreamClient {
         }
     }
 
-    async fn within(&self, request: &Outgoing, timer: &mut ExchangeTimer) -> Result<Response<UpstreamBody>, Failure> {
+    async fn within(
+        &self,
+        request: &mut Outgoing,
+        timer: &mut ExchangeTimer,
+    ) -> Result<Response<UpstreamBody>, Failure> {
         match request.kind {
             RequestKind::Ordinary => {
                 let answered = async {
-                    let mut response = self.exchange(request).await?;
-                    timer.first_byte(response.status());
-                    let read = buffer(response.body_mut(), Some(self.room.account(request.peer))).await?;
-                    Ok(response.map(|incoming| read.before(incoming)))
+                    // In a block of its own, so that the response is kept once while its body is read: in the box.
+                    let reading = {
+                        let response = self.exchange(request).await?;
+                        checked(&response)?;
+                        timer.first_byte(response.status());
+                        match at_hand(response)? {
+                            Ok(whole) => return Ok(whole),
+                            Err(begun) => Box::pin(buffered(begun, Some(self.room.account(request.peer)))),
+                        }
+                    };
+                    reading.await
                 };
                 let outcome = bounded(UPSTREAM_TIMEOUT, answered).await;
                 if matches!(outcome, Err(Failure::TimedOut(_))) {
@@ -129,33 +142,43 @@ impl UpstreamClient {
                 outcome
             }
             RequestKind::Hanging { timeout_sec } => {
-                let exchange = self.exchange(request);
-                let mut response = match timeout_sec {
-                    Some(seconds) => bounded(Duration::from_secs(seconds.into()) + HANGING_MARGIN, exchange).await?,
-                    None => exchange.await?,
+                let reading = {
+                    let exchange = self.exchange(request);
+                    let response = match timeout_sec {
+                        Some(seconds) => {
+                            bounded(Duration::from_secs(seconds.into()) + HANGING_MARGIN, exchange).await?
+                        }
+                        None => exchange.await?,
+                    };
+                    checked(&response)?;
+                    timer.first_byte(response.status());
+                    // A watch has many readers, so its layer buffers and charges the response.
+                    Box::pin(buffered(response, None))
                 };
-                timer.first_byte(response.status());
-                // A watch has many readers, so its layer buffers and charges the response.
-                let read = bounded(UPSTREAM_TIMEOUT, buffer(response.body_mut(), None)).await?;
-                Ok(response.map(|incoming| read.before(incoming)))
+                bounded(UPSTREAM_TIMEOUT, reading).await
             }
         }
     }
 
     /// One exchange. If a pooled connection turns out to be dead, retries once on a new one, which is safe
     /// because all requests are GET or HEAD.
-    async fn exchange(&self, request: &Outgoing) -> Result<Response<Incoming>, Failure> {
-        if let Some(pooled) = self.pool.take() {
-            match exchange(pooled, &request.bytes, request.is_head).await.and_then(checked) {
-                Err(Failure::Closed) => {
+    async fn exchange(&self, request: &mut Outgoing) -> Result<Response<Incoming>, Failure> {
+        let mut was_pooled = false;
+        loop {
+            let pooled = if was_pooled { None } else { self.pool.take() };
+            was_pooled = pooled.is_some();
+            let lease = match pooled {
+                Some(lease) => lease,
+                // Boxed to keep the future of every request small, because few wait for a connection.
+                None => Box::pin(self.connect()).await?,
+            };
+            match exchange(lease, request).await {
+                Err(Failure::Closed) if was_pooled => {
                     tracing::debug!("pooled upstream connection was dead; retrying on a new one");
                 }
                 outcome => return outcome,
             }
         }
-        // Boxed to keep the future of every request small, because few wait for a connection.
-        let fresh = Box::pin(self.connect()).await?;
-        exchange(fresh, &request.bytes, request.is_head).await.and_then(checked)
     }
 
     async fn connect(&self) -> Result<Lease, Failure> {
@@ -202,19 +225,16 @@ fn set_keepalive(socket: &TcpSocket) -> io::Result<()> {
 }
 
 /// Refuses a response that is not the metadata server's.
-fn checked(response: Response<Incoming>) -> Result<Response<Incoming>, Failure> {
+fn checked(response: &Response<Incoming>) -> Result<(), Failure> {
     let has_flavor = response.headers().get(METADATA_FLAVOR).is_some_and(|value| value == GOOGLE);
     match response.status() {
-        status if status.is_informational() => return Err(Failure::NotHttp),
+        status if status.is_informational() => Err(Failure::NotHttp),
         // Passed on, they would be final for Python's library, which retries 503.
-        status @ (StatusCode::BAD_GATEWAY | StatusCode::GATEWAY_TIMEOUT) => return Err(Failure::Gateway(status)),
-        _ => {}
+        status @ (StatusCode::BAD_GATEWAY | StatusCode::GATEWAY_TIMEOUT) => Err(Failure::Gateway(status)),
+        // Errors may lack the flavor, because some emulators omit it.
+        status if status.is_success() && !has_flavor => Err(Failure::NoFlavor),
+        _ => Ok(()),
     }
-    // Errors may lack the flavor, because some emulators omit it.
-    if response.status().is_success() && !has_flavor {
-        return Err(Failure::NoFlavor);
-    }
-    Ok(response)
 }
 
 pin_project! {
@@ -265,14 +285,21 @@ mod tests {
     }
 
     fn request(kind: RequestKind) -> Outgoing {
-        Outgoing { bytes: b"GET".to_vec(), is_head: false, endpoint: EndpointClass::Leaf, kind, peer: None }
+        Outgoing {
+            bytes: b"GET".to_vec(),
+            is_head: false,
+            endpoint: EndpointClass::Leaf,
+            kind,
+            peer: None,
+            headers: HeaderMap::new(),
+        }
     }
 
     /// Asks a server that does not answer, and gives up after this time. Returns how the server's health is described.
     async fn given_up_after(millis: u64, kind: RequestKind) -> Option<String> {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let (client, health) = client_of(&listener);
-        let asked = timeout(Duration::from_millis(millis), client.send(&request(kind))).await;
+        let asked = timeout(Duration::from_millis(millis), client.send(&mut request(kind))).await;
         assert!(asked.is_err(), "the server answers nothing");
         health.failure()
     }
@@ -287,8 +314,8 @@ mod tests {
             far.write_all(head.as_bytes()).await.expect("it is open");
             far
         };
-        let outgoing = request(RequestKind::Ordinary);
-        let (answer, _far) = tokio::join!(client.send(&outgoing), server);
+        let mut outgoing = request(RequestKind::Ordinary);
+        let (answer, _far) = tokio::join!(client.send(&mut outgoing), server);
         assert!(matches!(answer, Err(Failure::HeadTooLarge)), "{answer:?}");
         assert_eq!(health.failure(), None);
     }
@@ -324,8 +351,8 @@ mod tests {
                 stream.write_all(begun).await.expect("it is open");
                 pending::<()>().await;
             };
-            let outgoing = request(kind);
-            let asked = timeout(2 * UPSTREAM_TIMEOUT, client.send(&outgoing));
+            let mut outgoing = request(kind);
+            let asked = timeout(2 * UPSTREAM_TIMEOUT, client.send(&mut outgoing));
             tokio::select! {
                 () = server => unreachable!("it stays"),
                 answer = asked => assert!(matches!(answer, Ok(Err(Failure::TimedOut(UPSTREAM_TIMEOUT)))), "{kind:?}"),

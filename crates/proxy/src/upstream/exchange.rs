@@ -9,26 +9,32 @@ use std::task::{Context, Poll, ready};
 use bytes::Bytes;
 use http::Response;
 
+use super::client::Outgoing;
 use super::framing::{Framing, Rest};
 use super::head::Head;
 use super::pool::Lease;
 use crate::failure::Failure;
 
-/// Sends the head of a request without a body, and returns the response as soon as its head has arrived. `is_head`: the method
-/// is HEAD.
-pub(super) async fn exchange(mut lease: Lease, request: &[u8], is_head: bool) -> Result<Response<Incoming>, Failure> {
-    lease.connection().write(request).await.map_err(|_| Failure::Closed)?;
-    let mut read = Bytes::new();
-    let head = loop {
-        let piece = poll_fn(|cx| lease.connection().poll_read(cx)).await.map_err(|_| Failure::Closed)?;
-        if let Some(head) = Head::read(&mut read, piece, is_head)? {
-            break head;
-        }
-    };
-    let mut response = Response::new(Incoming { lease: Some(lease), rest: head.rest });
-    *response.status_mut() = head.status;
-    *response.headers_mut() = head.headers;
-    Ok(response)
+/// Sends a request, and returns the response as soon as its head has arrived.
+#[expect(clippy::manual_async_fn, reason = "an `async fn` would keep its arguments twice, for each request that waits")]
+pub(super) fn exchange(
+    mut lease: Lease,
+    request: &mut Outgoing,
+) -> impl Future<Output = Result<Response<Incoming>, Failure>> + Send {
+    async move {
+        lease.connection().write(&request.bytes).await.map_err(|_| Failure::Closed)?;
+        let mut read = Bytes::new();
+        let head = loop {
+            let piece = poll_fn(|cx| lease.connection().poll_read(cx)).await.map_err(|_| Failure::Closed)?;
+            if let Some(head) = Head::read(&mut read, piece, request.is_head, &mut request.headers)? {
+                break head;
+            }
+        };
+        let mut response = Response::new(Incoming { lease: Some(lease), rest: head.rest });
+        *response.status_mut() = head.status;
+        *response.headers_mut() = head.headers;
+        Ok(response)
+    }
 }
 
 /// The body of a response. Dropping it before its end closes the connection, which cancels the request at the upstream.
@@ -53,16 +59,16 @@ impl Incoming {
         self.lease.is_none()
     }
 
+    /// The whole body, if it was announced and has arrived with the head.
+    pub(super) fn at_hand(&mut self) -> Result<Option<Bytes>, Failure> {
+        let is_here = self.announced().is_some_and(|bytes| bytes <= self.rest.read.len() as u64);
+        if is_here { self.decode().map(Some) } else { Ok(None) }
+    }
+
     /// The next data, which is not empty. `None` at the end of the body.
     pub(super) fn poll_data(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Bytes>, Failure>> {
         loop {
-            let (data, end) = self.rest.decode()?;
-            if let Some(is_kept) = end
-                && let Some(lease) = self.lease.take()
-                && is_kept
-            {
-                lease.finish();
-            }
+            let data = self.decode()?;
             if !data.is_empty() {
                 return Poll::Ready(Ok(Some(data)));
             }
@@ -70,6 +76,18 @@ impl Incoming {
             let piece = ready!(lease.connection().poll_read(cx)).map_err(|_| Failure::CutShort)?;
             self.rest.add(piece)?;
         }
+    }
+
+    /// The data in what was read, which may be empty. Lets go of the connection at the end of the body.
+    fn decode(&mut self) -> Result<Bytes, Failure> {
+        let (data, end) = self.rest.decode()?;
+        if let Some(is_kept) = end
+            && let Some(lease) = self.lease.take()
+            && is_kept
+        {
+            lease.finish();
+        }
+        Ok(data)
     }
 }
 

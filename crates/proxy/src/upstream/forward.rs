@@ -2,24 +2,25 @@
 
 use std::future::ready;
 use std::io::Write;
+use std::mem;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use http::Response;
 use http::header::{self, HeaderName, HeaderValue};
+use http::{HeaderMap, Response};
 use tokio_util::either::Either;
 use tower::Service;
 
 use super::Values;
 use super::client::{Outgoing, RequestKind, UpstreamClient};
 use crate::failure::Failure;
-use crate::reply::Body;
+use crate::reply::{self, Body};
 use protocol::metadata::headers::{GOOGLE, METADATA_FLAVOR, forwarded};
 use protocol::metadata::{Endpoint, Method, Principal, Request};
 
 /// Memory for a request to the upstream, in bytes. Nearly all have less.
-const USUAL_HEAD_BYTES: usize = 512;
+const USUAL_HEAD_BYTES: usize = 256;
 
 /// The innermost service: takes a [`Request`] and returns the upstream's response.
 #[derive(Debug, Clone)]
@@ -58,12 +59,13 @@ impl Forward {
     }
 
     /// Sends a request to the upstream. What waits for the response keeps no more of the request than what is sent, because it
-    /// may wait for hours, and the request shares the read buffer of its connection.
-    pub fn ask(&self, request: &Request) -> impl Future<Output = Result<Response<Body>, Failure>> + Send + use<> {
+    /// may wait for hours, and the request shares the read buffer of its connection. The response may take the memory of its
+    /// headers.
+    pub fn ask(&self, request: &mut Request) -> impl Future<Output = Result<Response<Body>, Failure>> + Send + use<> {
         match &self.to {
             To::Server(client) => {
-                let (client, request) = (Arc::clone(client), outgoing(request));
-                Either::Left(async move { client.send(&request).await.map(clean) })
+                let (client, mut request) = (Arc::clone(client), outgoing(request));
+                Either::Left(async move { client.send(&mut request).await.map(clean) })
             }
             To::Values(values) => Either::Right(ready(Ok(values.answer(request)))),
         }
@@ -81,8 +83,8 @@ impl Service<Box<Request>> for Forward {
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, request: Box<Request>) -> Self::Future {
-        if may_pass(&request) { Box::pin(self.ask(&request)) } else { Box::pin(ready(Err(Failure::Foreign))) }
+    fn call(&mut self, mut request: Box<Request>) -> Self::Future {
+        if may_pass(&request) { Box::pin(self.ask(&mut request)) } else { Box::pin(ready(Err(Failure::Foreign))) }
     }
 }
 
@@ -104,7 +106,7 @@ fn kind_of(request: &Request) -> RequestKind {
 
 /// Writes the upstream request. All of it was checked when the request was parsed: a canonical path, an encoded query, and
 /// valid header values.
-fn outgoing(request: &Request) -> Outgoing {
+fn outgoing(request: &mut Request) -> Outgoing {
     let is_head = request.method == Method::Head;
     let mut bytes = Vec::with_capacity(USUAL_HEAD_BYTES);
     bytes.extend_from_slice(if is_head { b"HEAD " } else { b"GET " });
@@ -118,12 +120,15 @@ fn outgoing(request: &Request) -> Outgoing {
     add(&METADATA_FLAVOR, &GOOGLE);
     forwarded(&request.headers).for_each(|(name, value)| add(&name, value));
     bytes.extend_from_slice(b"\r\n");
-    let kind = kind_of(request);
+    let (kind, mut headers) = (kind_of(request), mem::take(&mut request.headers));
     if matches!(kind, RequestKind::Hanging { .. }) {
         // It may wait for hours.
         bytes.shrink_to_fit();
+        headers = HeaderMap::new();
+    } else {
+        reply::empty(&mut headers);
     }
-    Outgoing { bytes, is_head, endpoint: request.into(), kind, peer: request.peer }
+    Outgoing { bytes, is_head, endpoint: (&*request).into(), kind, peer: request.peer, headers }
 }
 
 /// The response as passed on, without cookies. Clients share upstream connections, cached values and watches, so a cookie
@@ -171,13 +176,20 @@ mod tests {
         request.headers.insert(header::USER_AGENT, HeaderValue::from_bytes(b"a\tb\xff").expect("a value"));
         request.headers.insert("x-goog-api-client", "x".repeat(1025).parse().expect("a value"));
         request.headers.insert("range", HeaderValue::from_static("bytes=0-1"));
-        let Outgoing { bytes, is_head, .. } = outgoing(&request);
+        let Outgoing { bytes, is_head, headers, .. } = outgoing(&mut request);
+        assert!(
+            headers.is_empty() && headers.capacity() > 0,
+            "memory for the response's headers, and none of the request's"
+        );
         let expected = b"GET /computeMetadata/v1/instance/@x?alt=a%20Host:b%2526&last_etag=%C3%A9%20%26 HTTP/1.1\r\n\
             host: metadata.google.internal\r\nmetadata-flavor: Google\r\nuser-agent: a\tb\xff\r\n\r\n";
         assert_eq!((bytes.escape_ascii().to_string(), is_head), (expected.escape_ascii().to_string(), false));
         request.method = Method::Head;
-        let Outgoing { bytes, is_head, .. } = outgoing(&request);
+        let Outgoing { bytes, is_head, .. } = outgoing(&mut request);
         assert!(bytes.starts_with(b"HEAD /computeMetadata/") && is_head);
+        request.headers.insert(header::USER_AGENT, HeaderValue::from_static("a"));
+        request.query = Query::parse(Some("wait_for_change=true")).expect("a query");
+        assert_eq!(outgoing(&mut request).headers.capacity(), 0, "it may wait for hours");
     }
 
     #[tokio::test]

@@ -28,13 +28,18 @@ pub(super) struct Head {
 
 impl Head {
     /// Adds a piece, which is empty if the upstream has closed the connection, to the bytes that were read, and takes them if the
-    /// head of the final response is complete.
-    pub(super) fn read(read: &mut Bytes, piece: Bytes, is_head: bool) -> Result<Option<Self>, Failure> {
+    /// head of the final response is complete. `space`: an empty map, which the headers are added to.
+    pub(super) fn read(
+        read: &mut Bytes,
+        piece: Bytes,
+        is_head: bool,
+        space: &mut HeaderMap,
+    ) -> Result<Option<Self>, Failure> {
         if piece.is_empty() {
             return Err(Failure::Closed);
         }
         *read = if read.is_empty() { piece } else { [&read[..], &piece].concat().into() };
-        while let Some(head) = Self::parse(read, is_head)? {
+        while let Some(head) = Self::parse(read, is_head, space)? {
             if !head.is_interim() {
                 return Ok(Some(head));
             }
@@ -48,7 +53,7 @@ impl Head {
         self.status.is_informational() && self.status != StatusCode::SWITCHING_PROTOCOLS
     }
 
-    fn parse(bytes: &mut Bytes, is_head: bool) -> Result<Option<Self>, Failure> {
+    fn parse(bytes: &mut Bytes, is_head: bool, space: &mut HeaderMap) -> Result<Option<Self>, Failure> {
         let mut lines = [const { MaybeUninit::uninit() }; MAX_HEADERS];
         let mut parsed = httparse::Response::new(&mut []);
         let parser = ParserConfig::default();
@@ -62,7 +67,8 @@ impl Head {
         let code = parsed.code.expect("the head is complete");
         let status = StatusCode::from_u16(code).map_err(|_| Failure::NotHttp)?;
         let mut hop = Hop { is_http_11: parsed.version == Some(1), ..Hop::default() };
-        let mut headers = HeaderMap::with_capacity(parsed.headers.len());
+        let mut headers = std::mem::take(space);
+        headers.reserve(parsed.headers.len());
         for line in &*parsed.headers {
             let name = HeaderName::from_bytes(line.name.as_bytes()).map_err(|_| Failure::NotHttp)?;
             if !hop.takes(name.as_str(), line.value) {

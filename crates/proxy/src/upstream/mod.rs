@@ -59,6 +59,7 @@ impl fmt::Display for Upstream {
 #[cfg(fuzzing)]
 pub mod fuzzing {
     use bytes::Bytes;
+    use http::HeaderMap;
 
     use super::head::Head;
 
@@ -68,7 +69,7 @@ pub mod fuzzing {
         let mut pieces = bytes.chunks(size).map(Bytes::copy_from_slice);
         let (mut read, mut body) = (Bytes::new(), Vec::new());
         let Head { status, mut rest, .. } =
-            pieces.find_map(|piece| Head::read(&mut read, piece, is_head).transpose())?.ok()?;
+            pieces.find_map(|piece| Head::read(&mut read, piece, is_head, &mut HeaderMap::new()).transpose())?.ok()?;
         loop {
             let (data, end) = rest.decode().ok()?;
             body.extend_from_slice(&data);

@@ -13,12 +13,14 @@ use tokio::task::yield_now;
 use base::hook::Hook;
 use socket2::SockRef;
 
-use super::super::body::{Buffered, buffer};
+use super::super::body::{UpstreamBody, buffered};
+use super::super::client::RequestKind;
 use super::super::connection::Connection;
 use super::super::pool::Pool;
 use super::*;
 use crate::failure::MAX_HEAD_BYTES;
 use crate::room::{Room, SMALL_BYTES};
+use telemetry::latency::EndpointClass;
 
 /// A response: status, headers, body.
 type Answer = (u16, HeaderMap, Vec<u8>);
@@ -28,6 +30,17 @@ type Failed = (Failure, HeaderMap, Vec<u8>);
 
 const GET: &[u8] = b"GET / HTTP/1.1\r\n\r\n";
 
+fn get() -> Outgoing {
+    Outgoing {
+        bytes: GET.to_vec(),
+        is_head: false,
+        endpoint: EndpointClass::Leaf,
+        kind: RequestKind::Ordinary,
+        peer: None,
+        headers: HeaderMap::new(),
+    }
+}
+
 /// Sends a request to an upstream that sends these pieces one after the other and then closes.
 async fn ask(pool: &Arc<Pool>, pieces: &[&[u8]], is_head: bool) -> Result<Answer, Failed> {
     let (connection, far) = Connection::pair();
@@ -36,7 +49,7 @@ async fn ask(pool: &Arc<Pool>, pieces: &[&[u8]], is_head: bool) -> Result<Answer
 
 async fn ask_of(upstream: impl Future<Output = ()>, lease: Lease, is_head: bool) -> Result<Answer, Failed> {
     let client = async {
-        let response = exchange(lease, GET, is_head).await.map_err(failed)?;
+        let response = exchange(lease, &mut Outgoing { is_head, ..get() }).await.map_err(failed)?;
         let (head, mut incoming) = response.into_parts();
         let mut body = Vec::new();
         loop {
@@ -112,7 +125,8 @@ async fn a_connection_is_used_again_only_after_the_exact_end_of_a_response() {
 async fn a_connection_is_used_again_as_soon_as_the_last_byte_was_taken() {
     let pool = Arc::<Pool>::default();
     let (connection, far) = Connection::pair();
-    let answered = exchange(pool.lease(connection), GET, false);
+    let mut request = get();
+    let answered = exchange(pool.lease(connection), &mut request);
     let (response, ()) = tokio::join!(answered, play(far, &[b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\no", b"k"]));
     let mut incoming = response.expect("a response").into_body();
     for (data, left, size) in [("o", 1, 0), ("k", 0, 1)] {
@@ -142,10 +156,30 @@ async fn an_unread_body_closes_the_connection() {
     let (connection, mut far) = Connection::pair();
     let mut peer = far.try_clone().expect("a second handle");
     peer.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nok").expect("it is open");
-    let response = exchange(pool.lease(connection), GET, false).await.expect("a response");
+    let response = exchange(pool.lease(connection), &mut get()).await.expect("a response");
     far.read_exact(&mut [0; GET.len()]).expect("the request");
     drop(response);
     assert_eq!((far.read(&mut [0]).expect("the end"), pool.size()), (0, 0));
+}
+
+#[tokio::test]
+async fn a_body_that_has_arrived_with_its_head_is_at_hand() {
+    for (answer, body) in [
+        ("Content-Length: 2\r\n\r\nok", Some("ok")),
+        ("Content-Length: 0\r\n\r\n", Some("")),
+        ("Content-Length: 3\r\n\r\nok", None),
+        ("Transfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n", None),
+        ("Connection: close\r\n\r\nok", None),
+    ] {
+        let (pool, (connection, far)) = (Arc::<Pool>::default(), Connection::pair());
+        let (mut request, answer) = (get(), format!("HTTP/1.1 200 OK\r\n{answer}"));
+        let answered = exchange(pool.lease(connection), &mut request);
+        let pieces = [answer.as_bytes()];
+        let (response, ()) = tokio::join!(answered, play(far, &pieces));
+        let at_hand = response.expect("a response").into_body().at_hand().expect("it is HTTP");
+        let is_free_again = body.is_some();
+        assert_eq!((at_hand.as_deref(), pool.size() == 1), (body.map(str::as_bytes), is_free_again), "{answer:?}");
+    }
 }
 
 #[tokio::test]
@@ -156,11 +190,11 @@ async fn a_chunked_body_holds_the_room_of_its_own_size() {
         let chunk = format!("{bytes:x}\r\n{}\r\n0\r\n\r\n", "x".repeat(bytes));
         let pieces = [b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", chunk.as_bytes()];
         let client = async {
-            let mut response = exchange(Arc::<Pool>::default().lease(connection), GET, false).await?;
-            buffer(response.body_mut(), Some(room.account(None))).await
+            let response = exchange(Arc::<Pool>::default().lease(connection), &mut get()).await?;
+            buffered(response, Some(room.account(None))).await.map(Response::into_body)
         };
         let (read, ()) = tokio::join!(client, play(far, &pieces));
-        assert!(matches!(&read, Ok(Buffered::Whole(body)) if body.len() == bytes));
+        assert!(matches!(&read, Ok(UpstreamBody::Whole(body)) if body.len() == bytes));
         assert_eq!(room.used(), used);
     }
     assert_eq!(room.used(), 0);
