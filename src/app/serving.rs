@@ -8,25 +8,22 @@ use crate::admin::Admin;
 use crate::shared::Shared;
 use crate::stack;
 use operator::pages;
-use proxy::server::TIMEOUTS;
 use proxy::server::{Bodies, Door, Drain, Server};
 
 /// Accepts pods' connections until the drain begins.
 pub(super) fn serve_pods(doors: Vec<Vec<Door>>, shared: &Arc<Shared>, accepting: &mut JoinSet<()>) {
-    let stacks = Arc::new(stack::assemble(Arc::clone(shared)));
     let federation = shared.config.identity.as_ref().and_then(|identity| identity.federation.as_ref());
     let bodies = federation.is_some_and(|federation| federation.bound_tokens).then(Arc::<Bodies>::default);
     doors.iter().filter_map(|doors| doors.first()).for_each(|door| announce(door, "serving pods"));
+    let server = Arc::new(Server {
+        stacks: Arc::new(stack::assemble(Arc::clone(shared))),
+        connections: Arc::clone(&shared.limits.connections),
+        drain: shared.drain.clone(),
+        reads_interfaces: shared.identity.is_some(),
+        bodies,
+    });
     for (number, door) in doors.into_iter().flatten().enumerate() {
-        let server = Server {
-            stacks: Arc::clone(&stacks),
-            timeouts: TIMEOUTS,
-            connections: Arc::clone(&shared.limits.connections),
-            drain: shared.drain.clone(),
-            reads_interfaces: shared.identity.is_some(),
-            bodies: bodies.clone(),
-        };
-        accepting.spawn(server.run(number, door));
+        accepting.spawn(Arc::clone(&server).run(number, door));
     }
     shared.readiness.serving();
 }

@@ -23,7 +23,7 @@ use crate::cli;
 use mock::{Handle, Mock};
 use proxy::error::Error;
 use proxy::policy::LivePolicy;
-use proxy::server::{self, Arrival, Payload, Server, TIMEOUTS};
+use proxy::server::{self, Arrival, Payload, Server};
 use telemetry::Registry;
 
 /// Those of the places for HTTP that are inside `catch_panic`: before classify and before leave.
@@ -144,10 +144,8 @@ impl Proxy {
         let listener = server::bind((Ipv4Addr::LOCALHOST, 0).into(), false).expect("a port");
         let addr = listener.local_addr().expect("bound");
         let (connections, drain) = (Arc::clone(&shared.limits.connections), shared.drain.clone());
-        tokio::spawn(
-            Server { stacks, timeouts: TIMEOUTS, connections, drain, reads_interfaces: false, bodies: None }
-                .run(0, listener),
-        );
+        let server = Server { stacks, connections, drain, reads_interfaces: false, bodies: None };
+        tokio::spawn(Arc::new(server).run(0, listener));
         Self { addr, shared, _mock: mock }
     }
 }

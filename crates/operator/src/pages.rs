@@ -14,7 +14,7 @@ use rustix::io::Errno;
 use tokio::time::sleep;
 
 use proxy::reply::PLAIN_TEXT;
-use proxy::server::{self, Arrival, Connections, Door, Drain, Payload, Server, TIMEOUTS};
+use proxy::server::{self, Arrival, Connections, Door, Drain, Payload, Server};
 use telemetry::Registry;
 
 /// A response of an admin listener.
@@ -60,9 +60,9 @@ pub fn bind(addr: SocketAddr, share: bool, flag: &'static str) -> Result<Door, L
 }
 
 /// A server for operators. Its connections and requests are counted separately from those of pods.
-pub fn server<N>(stacks: N, drain: Drain) -> Server<N> {
+pub fn server<N>(stacks: N, drain: Drain) -> Arc<Server<N>> {
     let connections = Connections::of_operators(MAX_ADMIN_CONNECTIONS);
-    Server { stacks: Arc::new(stacks), timeouts: TIMEOUTS, connections, drain, reads_interfaces: false, bodies: None }
+    Arc::new(Server { stacks: Arc::new(stacks), connections, drain, reads_interfaces: false, bodies: None })
 }
 
 /// Serves the page of each path, while polled. Pods may reach it, so the limits are those of the proxy's own listener for

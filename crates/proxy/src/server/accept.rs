@@ -1,6 +1,6 @@
 //! Listening and accepting.
 
-use std::future::poll_fn;
+use std::future::{Future, poll_fn};
 use std::io;
 use std::net::SocketAddr;
 use std::pin::pin;
@@ -24,7 +24,6 @@ use super::patience::{Patience, Wait};
 use super::socket::{Cuttable, Socket};
 use super::stack::{NewStack, Stack};
 use super::turns::Taker;
-use super::watchdog::Timeouts;
 use telemetry::sampled::Sampled;
 use telemetry::shedding::Shed;
 
@@ -53,7 +52,6 @@ const ACCEPTED_AT_ONCE: usize = 8;
 pub struct Server<N> {
     /// Creates the stack of each connection.
     pub stacks: Arc<N>,
-    pub timeouts: Timeouts,
     /// Limits on the number and memory of connections.
     pub connections: Arc<Connections>,
     /// Signals when to stop.
@@ -71,12 +69,13 @@ where
 {
     /// Accepts and serves the connections of this door until the drain begins. `number` identifies the door. Returns
     /// once the door is closed; accepted connections continue.
-    pub async fn run(self, number: usize, door: Door) {
+    pub fn run(self: Arc<Self>, number: usize, door: Door) -> impl Future<Output = ()> + Send {
         let turns = Arc::clone(&self.connections.turns);
-        turns.share(Taker::Door(number), None, self.accept(door)).await;
+        turns.share(Taker::Door(number), None, self.accept(door))
     }
 
-    async fn accept(self, door: Door) {
+    // There are hundreds of doors. What is seldom waited for is boxed, so that an idle one takes little memory.
+    async fn accept(self: Arc<Self>, door: Door) {
         let doors = self.drain.doors();
         let mut closing = pin!(doors.cancelled());
         let errors = Sampled::new(ERROR_LOG_INTERVAL);
@@ -99,7 +98,7 @@ where
                     if errors.due(Instant::now()).is_some() {
                         tracing::warn!(%error, "cannot accept connections; retrying every {} ms", BACK_OFF.as_millis());
                     }
-                    sleep(BACK_OFF).await;
+                    Box::pin(sleep(BACK_OFF)).await;
                 }
             }
             if accepted % ACCEPTED_AT_ONCE == 0 {
@@ -118,7 +117,7 @@ where
             }
         };
         // What is left in the queue is reset by the close of the listener, and may ask the next process.
-        let _ = timeout(QUEUE_DRAIN_TIMEOUT, drained).await;
+        let _ = Box::pin(timeout(QUEUE_DRAIN_TIMEOUT, drained)).await;
     }
 
     async fn take(&self, stream: TcpStream, peer: SocketAddr, patience: &mut Patience) {
@@ -140,7 +139,6 @@ where
             arrival,
             stacks: Arc::clone(&self.stacks),
             memory: None,
-            timeouts: self.timeouts,
             last_call: self.drain.last_call(),
             activity: Arc::clone(&activity),
             place,
@@ -167,12 +165,12 @@ where
                 Admission::Place(place) => break Some(place),
                 Admission::Refused => break None,
                 Admission::Later if turn < MAX_YIELDS => {
-                    self.connections.meanwhile(yield_now()).await;
+                    Box::pin(self.connections.meanwhile(yield_now())).await;
                     wait.yielded_for(began.elapsed());
                 }
                 Admission::Later => {
                     let interval = (PLACE_POLL_INTERVAL * (turn - MAX_YIELDS + 1)).min(MAX_PLACE_POLL_INTERVAL);
-                    self.connections.meanwhile(sleep(interval)).await;
+                    Box::pin(self.connections.meanwhile(sleep(interval))).await;
                     wait.slept_for(began.elapsed());
                 }
             }
@@ -206,7 +204,7 @@ mod tests {
     use http_body_util::Empty;
 
     use super::*;
-    use crate::server::{Payload, TIMEOUTS, bind};
+    use crate::server::{Payload, bind};
 
     /// Serves a client that is in the queue when the end begins. `places`: the limit on connections.
     async fn end_with_a_client_in_the_queue(places: usize) -> TcpStream {
@@ -216,14 +214,13 @@ mod tests {
         let stacks = |_: Arrival| {
             tower::service_fn(|_: http::Request<Payload>| ready(Ok(http::Response::new(Empty::<Bytes>::new()))))
         };
-        let server = Server {
+        let server = Arc::new(Server {
             stacks: Arc::new(stacks),
-            timeouts: TIMEOUTS,
             connections: Connections::of_operators(places),
             drain: Drain::default(),
             reads_interfaces: false,
             bodies: None,
-        };
+        });
         let drain = server.drain.clone();
         drain.close_doors();
         server.run(0, door).await;

@@ -27,7 +27,7 @@ use super::park::{self, Next};
 use super::service::PerConnection;
 use super::socket::Socket;
 use super::stack::NewStack;
-use super::watchdog::{Due, Timeouts, Watchdog};
+use super::watchdog::{Due, WRITE_TIMEOUT, Watchdog};
 use super::wire::Watched;
 
 /// Maximum bytes to read after refusing a client that is still sending. Closing a socket with unread bytes resets
@@ -53,7 +53,6 @@ pub(super) struct Connection<I, N: NewStack> {
     pub(super) stacks: Arc<N>,
     /// State shared by the connection's stacks. Created with the first stack.
     pub(super) memory: Option<N::Memory>,
-    pub(super) timeouts: Timeouts,
     pub(super) last_call: LastCall,
     pub(super) activity: Arc<Activity>,
     pub(super) place: Place,
@@ -74,17 +73,20 @@ impl<I: Socket, N: NewStack> Connection<I, N> {
     ///
     /// Without a complete head, a connection consists of the socket and this future. hyper's state is created
     /// when a head is complete, and dropped when the connection becomes idle.
-    pub(super) async fn serve(mut self) {
-        let mut watchdog = pin!(Watchdog::new(self.timeouts, &self.last_call, &self.activity));
-        loop {
-            let Self { io, inbox, activity, place, .. } = &mut self;
-            match park::gather(io, inbox, activity, place, watchdog.as_mut()).await {
-                Next::Serve => {}
-                Next::Leave => return,
-                Next::Refuse => return self.refuse(),
+    #[expect(clippy::manual_async_fn, reason = "an `async fn` would keep the connection twice")]
+    pub(super) fn serve(mut self) -> impl Future<Output = ()> {
+        async move {
+            let mut watchdog = pin!(Watchdog::new(&self.last_call, &self.activity));
+            loop {
+                let Self { io, inbox, activity, place, .. } = &mut self;
+                match park::gather(io, inbox, activity, place, watchdog.as_mut()).await {
+                    Next::Serve => {}
+                    Next::Leave => return,
+                    Next::Refuse => return self.refuse(),
+                }
+                let Some(connection) = Box::pin(self.serve_http(watchdog.as_mut())).await else { return };
+                self = connection;
             }
-            let Some(connection) = Box::pin(self.serve_http(watchdog.as_mut())).await else { return };
-            self = connection;
         }
     }
 
@@ -94,69 +96,72 @@ impl<I: Socket, N: NewStack> Connection<I, N> {
     }
 
     /// Serves requests with hyper until the connection ends. Returns it if it becomes idle.
-    async fn serve_http(mut self, mut watchdog: Pin<&mut Watchdog>) -> Option<Self> {
-        let mut serving = if let Some(serving) = self.place.serve(Reclaim::Yes) {
-            serving
-        } else {
-            let Self { io, inbox, activity, place, .. } = &mut self;
-            match Box::pin(park::wait_for_room(io, inbox, activity, place, watchdog.as_mut())).await {
-                Ok(serving) => serving,
-                Err(Next::Refuse) => {
-                    self.refuse();
+    #[expect(clippy::manual_async_fn, reason = "an `async fn` would keep the connection twice")]
+    fn serve_http(mut self, mut watchdog: Pin<&mut Watchdog>) -> impl Future<Output = Option<Self>> {
+        async move {
+            let mut serving = if let Some(serving) = self.place.serve(Reclaim::Yes) {
+                serving
+            } else {
+                let Self { io, inbox, activity, place, .. } = &mut self;
+                match Box::pin(park::wait_for_room(io, inbox, activity, place, watchdog.as_mut())).await {
+                    Ok(serving) => serving,
+                    Err(Next::Refuse) => {
+                        self.refuse();
+                        return None;
+                    }
+                    Err(_) => return None,
+                }
+            };
+            let Self { io, inbox, arrival, stacks, mut memory, last_call, activity, place, bodies } = self;
+            let shared = memory.get_or_insert_with(|| stacks.remember(arrival));
+            let service = PerConnection {
+                stack: RefCell::new(stacks.new_stack(arrival, shared)),
+                activity: Arc::clone(&activity),
+                bodies: bodies.clone(),
+                client: arrival.addr(),
+            };
+            let mut http = http1::Builder::new()
+                .max_buf_size(MAX_HEAD_BYTES)
+                // Title case, as the real server writes them, for scripts that search curl's output for
+                // `Metadata-Flavor: Google`.
+                .title_case_headers(true)
+                .serve_connection(TokioIo::new(Watched::new(io, inbox, Arc::clone(&activity))), service);
+            if last_call.has_come() {
+                activity.call_last();
+            }
+            let ended = poll_fn(|cx| {
+                activity.tick();
+                if let Poll::Ready(ended) = Pin::new(&mut http).poll(cx) {
+                    return Poll::Ready(Ended::Closed(ended));
+                }
+                serving.weigh_response(activity.is_blocked());
+                if activity.has_withheld() {
+                    // A response was written, and another head is buffered. hyper is waiting for it, and nothing
+                    // else wakes the task. Other connections get their turn first.
+                    cx.waker().wake_by_ref();
+                    return Poll::Pending;
+                }
+                // Polled after hyper, because most connections have ended by then.
+                let park = if serving.is_crowded() { Duration::ZERO } else { PARK_TIMEOUT };
+                watchdog.as_mut().poll(I::CAN_WAIT.then_some(park), cx).map(Ended::Due)
+            })
+            .await;
+            let parts = http.into_parts();
+            let (mut io, mut inbox) = parts.io.into_inner().into_parts();
+            if matches!(ended, Ended::Due(Due::Park)) {
+                // A parked connection is not charged for what the kernel has of its responses.
+                if !deliver(|| io.outstanding(), &activity, &mut serving).await {
                     return None;
                 }
-                Err(_) => return None,
+                // At most an empty line, otherwise hyper would not be idle.
+                inbox.put_back(&parts.read_buf);
+                return Some(Self { io, inbox, arrival, stacks, memory, last_call, activity, place, bodies });
             }
-        };
-        let Self { io, inbox, arrival, stacks, mut memory, timeouts, last_call, activity, place, bodies } = self;
-        let shared = memory.get_or_insert_with(|| stacks.remember(arrival));
-        let service = PerConnection {
-            stack: RefCell::new(stacks.new_stack(arrival, shared)),
-            activity: Arc::clone(&activity),
-            bodies: bodies.clone(),
-            client: arrival.addr(),
-        };
-        let mut http = http1::Builder::new()
-            .max_buf_size(MAX_HEAD_BYTES)
-            // Title case, as the real server writes them, for scripts that search curl's output for
-            // `Metadata-Flavor: Google`.
-            .title_case_headers(true)
-            .serve_connection(TokioIo::new(Watched::new(io, inbox, Arc::clone(&activity))), service);
-        if last_call.has_come() {
-            activity.call_last();
+            if close(&mut io, arrival.peer, &activity, ended).await {
+                deliver(|| io.outstanding(), &activity, &mut serving).await;
+            }
+            None
         }
-        let ended = poll_fn(|cx| {
-            activity.tick();
-            if let Poll::Ready(ended) = Pin::new(&mut http).poll(cx) {
-                return Poll::Ready(Ended::Closed(ended));
-            }
-            serving.weigh_response(activity.is_blocked());
-            if activity.has_withheld() {
-                // A response was written, and another head is buffered. hyper is waiting for it, and nothing
-                // else wakes the task. Other connections get their turn first.
-                cx.waker().wake_by_ref();
-                return Poll::Pending;
-            }
-            // Polled after hyper, because most connections have ended by then.
-            let park = if serving.is_crowded() { Duration::ZERO } else { PARK_TIMEOUT };
-            watchdog.as_mut().poll(I::CAN_WAIT.then_some(park), cx).map(Ended::Due)
-        })
-        .await;
-        let parts = http.into_parts();
-        let (mut io, mut inbox) = parts.io.into_inner().into_parts();
-        if matches!(ended, Ended::Due(Due::Park)) {
-            // A parked connection is not charged for what the kernel has of its responses.
-            if !deliver(|| io.outstanding(), &activity, timeouts.write, &mut serving).await {
-                return None;
-            }
-            // At most an empty line, otherwise hyper would not be idle.
-            inbox.put_back(&parts.read_buf);
-            return Some(Self { io, inbox, arrival, stacks, memory, timeouts, last_call, activity, place, bodies });
-        }
-        if close(&mut io, arrival.peer, &activity, ended).await {
-            deliver(|| io.outstanding(), &activity, timeouts.write, &mut serving).await;
-        }
-        None
     }
 }
 
@@ -193,12 +198,7 @@ async fn linger<I: AsyncRead + AsyncWrite + Unpin>(io: &mut I) {
 
 /// Waits until the client has read enough for all to be sent, for as long as for the rest of a response. Returns whether it
 /// has. The connection keeps its place meanwhile, and may give way like any other whose client does not read.
-async fn deliver(
-    outstanding: impl Fn() -> Outstanding,
-    activity: &Activity,
-    patience: Duration,
-    serving: &mut Serving,
-) -> bool {
+async fn deliver(outstanding: impl Fn() -> Outstanding, activity: &Activity, serving: &mut Serving) -> bool {
     let mut left = u32::MAX;
     while let Outstanding::Unsent(bytes) = outstanding() {
         activity.tick();
@@ -208,7 +208,7 @@ async fn deliver(
         }
         left = bytes;
         activity.delivering();
-        if activity.blocked_since().is_some_and(|since| since.elapsed() >= patience) {
+        if activity.blocked_since().is_some_and(|since| since.elapsed() >= WRITE_TIMEOUT) {
             return false;
         }
         serving.weigh_response(true);

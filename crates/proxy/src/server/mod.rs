@@ -42,4 +42,3 @@ pub use door::{Door, Listen, bind, bind_queues, is_taken};
 pub use drain::Drain;
 pub use reset::Reset;
 pub use stack::{NewStack, Payload, Remembering, Stack};
-pub use watchdog::{TIMEOUTS, Timeouts};

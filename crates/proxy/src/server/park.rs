@@ -30,17 +30,17 @@ pub(super) enum Next {
 }
 
 /// Reads until a request head is complete.
-pub(super) async fn gather<I: Socket>(
+pub(super) fn gather<I: Socket>(
     io: &mut I,
     inbox: &mut Inbox,
     activity: &Activity,
     place: &Place,
     mut watchdog: Pin<&mut Watchdog>,
-) -> Next {
-    if !I::CAN_WAIT {
-        return Next::Serve;
-    }
-    poll_fn(|cx| {
+) -> impl Future<Output = Next> {
+    poll_fn(move |cx| {
+        if !I::CAN_WAIT {
+            return Poll::Ready(Next::Serve);
+        }
         activity.tick();
         loop {
             match inbox.poll_gather(io, cx) {
@@ -56,7 +56,6 @@ pub(super) async fn gather<I: Socket>(
             }
         }
     })
-    .await
 }
 
 /// Waits until there is memory to serve a request. The error is the next step if the connection must end instead.

@@ -14,31 +14,24 @@ use tokio_util::sync::WaitForCancellationFutureOwned;
 use super::activity::{Activity, Doing};
 use super::drain::LastCall;
 
-/// Timeouts of a connection that makes no progress.
-#[derive(Debug, Clone, Copy)]
-pub struct Timeouts {
-    /// From the first to the last byte of a request head, and of the body after it if the body is read.
-    pub header: Duration,
-    /// Without a request.
-    pub idle: Duration,
-    /// Without the client reading any byte of an available response.
-    pub write: Duration,
-    /// Waiting for memory to serve a request.
-    pub room: Duration,
-    /// Without a request, once the process is draining.
-    pub last_call: Duration,
-}
+// Timeouts of a connection that makes no progress. Not configurable yet.
 
-/// Not configurable yet. 10 s for a head is enough for slow networks and limits slow attackers. The idle timeout
-/// exceeds the minute for which client libraries keep connections, so that they do not send a request on a closing one.
-/// During shutdown, an active connection serves one more request for the same reason.
-pub const TIMEOUTS: Timeouts = Timeouts {
-    header: Duration::from_secs(10),
-    idle: Duration::from_secs(90),
-    write: Duration::from_secs(30),
-    room: Duration::from_millis(2500),
-    last_call: Duration::from_secs(1),
-};
+/// From the first to the last byte of a request head, and of the body after it if the body is read. Enough for slow networks, and
+/// limits slow attackers.
+const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Without a request. Exceeds the minute for which client libraries keep connections, so that they do not send a request on a closing
+/// one.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(90);
+
+/// Without the client reading any byte of an available response.
+pub(super) const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Waiting for memory to serve a request.
+const ROOM_TIMEOUT: Duration = Duration::from_millis(2500);
+
+/// Without a request, once the process is draining. An active connection serves one more request, for the same reason as above.
+const LAST_CALL_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The action that a connection must take now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,22 +43,21 @@ pub(super) enum Due {
 }
 
 /// The time at which a connection is closed unless its state changes, or `None` if there is no deadline.
-fn deadline(doing: Doing, timeouts: Timeouts) -> Option<Instant> {
+fn deadline(doing: Doing) -> Option<Instant> {
     match doing {
-        Doing::NotReading(since) => Some(since + timeouts.write),
+        Doing::NotReading(since) => Some(since + WRITE_TIMEOUT),
         // Bounded by the upstream's deadlines, and ends if the client disconnects: see `Inbox::poll_end`.
         Doing::Answering => None,
-        Doing::WaitingForRoom(since) => Some(since + timeouts.room),
-        Doing::Sending(since) => Some(since + timeouts.header),
-        Doing::Leaving(since) => Some(since + timeouts.last_call),
-        Doing::Idle(since) => Some(since + timeouts.idle),
+        Doing::WaitingForRoom(since) => Some(since + ROOM_TIMEOUT),
+        Doing::Sending(since) => Some(since + HEADER_TIMEOUT),
+        Doing::Leaving(since) => Some(since + LAST_CALL_TIMEOUT),
+        Doing::Idle(since) => Some(since + IDLE_TIMEOUT),
     }
 }
 
 pin_project! {
     /// Watches a connection: its single timer, and the signal that the process is draining.
     pub(super) struct Watchdog {
-        timeouts: Timeouts,
         activity: Arc<Activity>,
         #[pin]
         timer: Sleep,
@@ -78,10 +70,10 @@ pin_project! {
 }
 
 impl Watchdog {
-    pub(super) fn new(timeouts: Timeouts, last_call: &LastCall, activity: &Arc<Activity>) -> Self {
-        let timer = sleep_until(Instant::now() + timeouts.header);
+    pub(super) fn new(last_call: &LastCall, activity: &Arc<Activity>) -> Self {
+        let timer = sleep_until(Instant::now() + HEADER_TIMEOUT);
         let (last_call, comes) = (last_call.clone(), last_call.comes());
-        Self { timeouts, activity: Arc::clone(activity), timer, last_call, comes, wakes: None }
+        Self { activity: Arc::clone(activity), timer, last_call, comes, wakes: None }
     }
 
     /// Ready when the connection's timeout has expired, or when it has been idle for `idle_for`.
@@ -107,8 +99,8 @@ impl Watchdog {
             if park.is_some() && idle_for == Some(Duration::ZERO) {
                 return Poll::Ready(Due::Park);
             }
-            let deadline = deadline(this.activity.doing(), *this.timeouts);
-            let next = [park, deadline].into_iter().flatten().min().unwrap_or_else(|| now() + this.timeouts.header);
+            let deadline = deadline(this.activity.doing());
+            let next = [park, deadline].into_iter().flatten().min().unwrap_or_else(|| now() + HEADER_TIMEOUT);
             if next < this.timer.deadline() {
                 this.timer.as_mut().reset(next);
             }
@@ -135,14 +127,6 @@ mod tests {
 
     use super::super::activity::Answering;
     use super::*;
-
-    const TIMEOUTS: Timeouts = Timeouts {
-        header: Duration::from_secs(10),
-        idle: Duration::from_secs(90),
-        write: Duration::from_secs(30),
-        room: Duration::from_secs(2),
-        last_call: Duration::from_secs(1),
-    };
 
     /// Each row: what a connection does in its fifth second, and the number of further seconds until it is closed.
     #[tokio::test(start_paused = true)]
@@ -222,7 +206,7 @@ mod tests {
             advance(Duration::from_secs(5)).await;
             activity.tick();
             let _answering = does(&activity);
-            let deadline = deadline(activity.doing(), TIMEOUTS);
+            let deadline = deadline(activity.doing());
             assert_eq!(deadline.map(|deadline| (deadline - Instant::now()).as_secs()), left, "{what}");
         }
     }

@@ -19,7 +19,6 @@ use super::super::socket::{Cuttable, LAST};
 use super::super::stack::{Payload, Remembering, Stack};
 use super::*;
 use crate::memory::{OPEN_BYTES, SERVING_BYTES};
-use crate::server::TIMEOUTS;
 use telemetry::Registry;
 
 mod bodies;
@@ -104,18 +103,7 @@ fn connection_from<I, N: NewStack>(
         panic!("there is room")
     };
     let stacks = Arc::new(stacks);
-    Connection {
-        io,
-        inbox: Inbox::default(),
-        arrival,
-        stacks,
-        memory: None,
-        timeouts: TIMEOUTS,
-        last_call,
-        activity,
-        place,
-        bodies,
-    }
+    Connection { io, inbox: Inbox::default(), arrival, stacks, memory: None, last_call, activity, place, bodies }
 }
 
 impl Client {
@@ -174,6 +162,14 @@ async fn read_answers(client: &mut TcpStream, count: usize) {
         text += &String::from_utf8_lossy(&bytes[..read]);
     }
     assert_eq!(text.matches(" 200 OK").count(), count, "{text}");
+}
+
+/// Thousands of connections wait for a request, and each has a task.
+#[tokio::test]
+async fn a_connection_without_a_request_is_small() {
+    let (_client, io) = sockets().await;
+    let waiting = connection(io, answering(Duration::ZERO), LastCall::default()).serve();
+    assert!(size_of_val(&waiting) <= 608, "{}", size_of_val(&waiting));
 }
 
 /// A request waits while there is no memory to serve it.

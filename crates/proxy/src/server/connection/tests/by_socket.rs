@@ -122,7 +122,6 @@ async fn a_connection_that_is_cut_is_reset_unless_between_requests() {
             arrival,
             stacks: Arc::new(|_| answering(Duration::ZERO)),
             memory: None,
-            timeouts: TIMEOUTS,
             last_call,
             activity,
             place,

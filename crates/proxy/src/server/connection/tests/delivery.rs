@@ -26,9 +26,9 @@ async fn answered(connections: &Arc<Connections>, last: &[u8]) -> (TcpStream, Jo
         Ok::<_, Reset>(Response::new(Full::new(Bytes::from_static(&[b'x'; BYTES]))))
     });
     let connection = connection_among(connections, server, stack, LastCall::default());
-    let Connection { io, inbox, arrival, stacks, memory, timeouts, last_call, activity, place, bodies } = connection;
+    let Connection { io, inbox, arrival, stacks, memory, last_call, activity, place, bodies } = connection;
     let io = Cuttable::new(io, Arc::clone(&activity));
-    let connection = Connection { io, inbox, arrival, stacks, memory, timeouts, last_call, activity, place, bodies };
+    let connection = Connection { io, inbox, arrival, stacks, memory, last_call, activity, place, bodies };
     let activity = Arc::clone(&connection.activity);
     let server = tokio::spawn(connection.serve());
     client.write_all(&[&REQUEST.repeat(REQUESTS - 1), last].concat()).await.expect("the server reads");
@@ -92,7 +92,7 @@ async fn a_client_that_reads_slowly_has_its_time_anew() {
             0 => Outstanding::Unacknowledged,
             bytes => Outstanding::Unsent(bytes.try_into().expect("few")),
         };
-        let delivered = deliver(outstanding, &connection.activity, Duration::from_secs(30), &mut serving).await;
+        let delivered = deliver(outstanding, &connection.activity, &mut serving).await;
         assert_eq!(delivered, is_delivered, "a byte each {a_byte_each} s");
     }
 }
