@@ -2,13 +2,12 @@
 
 use std::future::Future;
 use std::io;
-use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use http::{HeaderMap, Response, StatusCode};
+use http::{Response, StatusCode};
 use pin_project_lite::pin_project;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::net::{TcpSocket, TcpStream, lookup_host};
@@ -19,6 +18,7 @@ use super::body::{UpstreamBody, at_hand, buffered};
 use super::connection::Connection;
 use super::exchange::{Incoming, exchange};
 use super::metrics::UpstreamMetrics;
+use super::outgoing::{Outgoing, RequestKind};
 use super::pool::{Lease, Pool};
 use super::timing::{ExchangeTimer, outcome_of};
 use crate::failure::{Failure, UPSTREAM_TIMEOUT};
@@ -27,7 +27,6 @@ use crate::room::Room;
 use protocol::metadata::Target;
 use protocol::metadata::headers::{GOOGLE, METADATA_FLAVOR};
 use telemetry::labels::Label;
-use telemetry::latency::EndpointClass;
 
 /// Kernel receive buffer of an upstream connection, in bytes, so that a response that is not read stays with
 /// the upstream.
@@ -48,33 +47,6 @@ const USER_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Time allowed beyond a hanging GET's own `timeout_sec`.
 const HANGING_MARGIN: Duration = Duration::from_secs(5);
-
-/// Determines the maximum time to wait for the upstream.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum RequestKind {
-    /// [`UPSTREAM_TIMEOUT`] until the response can be passed on.
-    Ordinary,
-    /// A hanging GET: its own `timeout_sec` plus 5 s, or until the client disconnects.
-    Hanging {
-        /// `timeout_sec` of the client.
-        timeout_sec: Option<u32>,
-    },
-}
-
-/// A request as sent to the upstream. It has no body.
-#[derive(Debug)]
-pub(super) struct Outgoing {
-    /// The head.
-    pub(super) bytes: Vec<u8>,
-    /// Whether the method is HEAD, so that the response has no body.
-    pub(super) is_head: bool,
-    pub(super) endpoint: EndpointClass,
-    pub(super) kind: RequestKind,
-    /// The client that is charged for a buffered response.
-    pub(super) peer: Option<SocketAddr>,
-    /// An empty map for the headers of the response.
-    pub(super) headers: HeaderMap,
-}
 
 /// A client of the upstream.
 #[derive(Debug, Clone)]
@@ -271,6 +243,8 @@ mod tests {
     use std::future::pending;
 
     use base::hook::Hook;
+    use http::HeaderMap;
+    use telemetry::latency::EndpointClass;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::TcpListener;
 

@@ -9,9 +9,9 @@ use std::task::{Context, Poll, ready};
 use bytes::Bytes;
 use http::Response;
 
-use super::client::Outgoing;
 use super::framing::{Framing, Rest};
 use super::head::Head;
+use super::outgoing::Outgoing;
 use super::pool::Lease;
 use crate::failure::Failure;
 

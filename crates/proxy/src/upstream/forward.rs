@@ -13,7 +13,8 @@ use tokio_util::either::Either;
 use tower::Service;
 
 use super::Values;
-use super::client::{Outgoing, RequestKind, UpstreamClient};
+use super::client::UpstreamClient;
+use super::outgoing::{Outgoing, RequestKind};
 use crate::failure::Failure;
 use crate::reply::{self, Body};
 use protocol::metadata::headers::{GOOGLE, METADATA_FLAVOR, forwarded};

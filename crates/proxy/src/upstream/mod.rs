@@ -13,6 +13,7 @@ mod framing;
 mod head;
 mod health;
 mod metrics;
+mod outgoing;
 mod pool;
 mod timing;
 mod values;
@@ -23,7 +24,7 @@ use protocol::metadata::{Target, TargetError};
 
 pub use access::Access;
 pub use body::MAX_BUFFERED_BYTES;
-pub use client::{RequestKind, UpstreamClient};
+pub use client::UpstreamClient;
 pub use forward::Forward;
 pub use health::Health;
 pub use metrics::UpstreamMetrics;

@@ -14,8 +14,8 @@ use base::hook::Hook;
 use socket2::SockRef;
 
 use super::super::body::{UpstreamBody, buffered};
-use super::super::client::RequestKind;
 use super::super::connection::Connection;
+use super::super::outgoing::RequestKind;
 use super::super::pool::Pool;
 use super::*;
 use crate::failure::MAX_HEAD_BYTES;
