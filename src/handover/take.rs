@@ -30,7 +30,8 @@ pub(super) enum NotTaken {
     #[error("the predecessor offers no tokens: {0}")]
     Absent(io::Error),
     #[error(
-        "the queue of the predecessor's hand-over is full: other processes of this network namespace keep connecting to its socket"
+        "the queue of the predecessor's hand-over stayed full: it is stopped, or other processes of this network namespace keep \
+         connecting to its socket"
     )]
     Full,
     #[error("the process that offers tokens is not trusted: {0}")]
@@ -70,15 +71,20 @@ async fn receive(kin: &Kin, shared: &Shared, deadline: Instant) -> Result<Vec<Re
 
 /// Connects to the predecessor. Waits until `deadline` while its queue is full: any process of the host's network can fill it.
 pub(super) async fn connect(name: &str, deadline: Instant) -> Result<UnixStream, NotTaken> {
+    let mut is_full = false;
     let connected = async {
         loop {
             match UnixStream::connect(name).await {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => sleep(PAUSE).await,
-                connected => return connected,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    is_full = true;
+                    sleep(PAUSE).await;
+                }
+                connected => return connected.map_err(NotTaken::Absent),
             }
         }
     };
-    timeout_at(deadline, connected).await.map_err(|_| NotTaken::Full)?.map_err(NotTaken::Absent)
+    let connected = timeout_at(deadline, connected).await;
+    connected.unwrap_or_else(|_| Err(if is_full { NotTaken::Full } else { NotTaken::Late }))
 }
 
 /// Reads a whole hand-over.

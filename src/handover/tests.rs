@@ -46,11 +46,19 @@ async fn a_process_waits_while_the_queue_of_its_predecessor_is_full() {
     }
     let short = connect(&name, Instant::now() + Duration::from_millis(500)).await;
     assert!(matches!(short, Err(NotTaken::Full)), "{short:?}");
-    let ours = tokio::spawn(async move { connect(&name, Instant::now() + TIMEOUT).await });
+    let ours = tokio::spawn({
+        let name = name.clone();
+        async move { connect(&name, Instant::now() + TIMEOUT).await }
+    });
     timeout(Duration::from_secs(1), std::future::pending::<()>()).await.expect_err("time passes");
     assert!(!ours.is_finished(), "the queue is full");
     listener.accept().await.expect("one of the others");
     ours.await.expect("no panic").expect("a place");
+    for _ in &others {
+        listener.accept().await.expect("one of them");
+    }
+    let late = connect(&name, Instant::now()).await;
+    assert!(!matches!(late, Err(NotTaken::Full)), "{late:?}: its queue is empty");
 }
 
 /// What a process makes of what one before it sends after its hello with this nonce.

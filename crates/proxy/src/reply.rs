@@ -109,20 +109,19 @@ pub fn local_in(
     content_type: HeaderValue,
     body: impl Into<Bytes>,
 ) -> Response<Body> {
-    empty(&mut headers);
+    if !reusable(&mut headers) {
+        headers = HeaderMap::with_capacity(REUSED_CAPACITIES.start);
+    }
     headers.insert(METADATA_FLAVOR, GOOGLE);
     headers.insert(header::CONTENT_TYPE, content_type);
     headers.insert(header::SERVER, SERVER);
     whole(status, headers, body.into())
 }
 
-/// Empties a request's header map for a response. Replaces one that is too small or too large.
-pub(crate) fn empty(headers: &mut HeaderMap) {
-    if REUSED_CAPACITIES.contains(&headers.capacity()) {
-        headers.clear();
-    } else {
-        *headers = HeaderMap::with_capacity(REUSED_CAPACITIES.start);
-    }
+/// Empties a request's header map for a response. `false` if it is too small or too large for that.
+pub(crate) fn reusable(headers: &mut HeaderMap) -> bool {
+    headers.clear();
+    REUSED_CAPACITIES.contains(&headers.capacity())
 }
 
 /// A response whose body is at hand.

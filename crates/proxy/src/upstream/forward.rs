@@ -60,8 +60,8 @@ impl Forward {
     }
 
     /// Sends a request to the upstream. What waits for the response keeps no more of the request than what is sent, because it
-    /// may wait for hours, and the request shares the read buffer of its connection. The response may take the memory of its
-    /// headers.
+    /// may wait for hours, and the request shares the read buffer of its connection. The response may take the memory of the
+    /// request's headers, which are gone afterwards.
     pub fn ask(&self, request: &mut Request) -> impl Future<Output = Result<Response<Body>, Failure>> + Send + use<> {
         match &self.to {
             To::Server(client) => {
@@ -122,12 +122,13 @@ fn outgoing(request: &mut Request) -> Outgoing {
     forwarded(&request.headers).for_each(|(name, value)| add(&name, value));
     bytes.extend_from_slice(b"\r\n");
     let (kind, mut headers) = (kind_of(request), mem::take(&mut request.headers));
-    if matches!(kind, RequestKind::Hanging { .. }) {
-        // It may wait for hours.
+    // It may wait for hours.
+    let hangs = matches!(kind, RequestKind::Hanging { .. });
+    if hangs {
         bytes.shrink_to_fit();
+    }
+    if hangs || !reply::reusable(&mut headers) {
         headers = HeaderMap::new();
-    } else {
-        reply::empty(&mut headers);
     }
     Outgoing { bytes, is_head, endpoint: (&*request).into(), kind, peer: request.peer, headers }
 }
