@@ -74,7 +74,7 @@ where
         turns.share(Taker::Door(number), None, self.accept(door))
     }
 
-    // There are hundreds of doors. What is seldom waited for is boxed, so that an idle one takes little memory.
+    // There are hundreds of doors. Rare waits are boxed to keep the task of an idle door small.
     async fn accept(self: Arc<Self>, door: Door) {
         let doors = self.drain.doors();
         let mut closing = pin!(doors.cancelled());

@@ -69,8 +69,7 @@ const NEWCOMER_PROTECTION: Duration = Duration::from_secs(1);
 const MIN_CLOSE_AGE: Duration = Duration::from_millis(250);
 
 /// Total charge from which connections drop hyper's state as soon as they are idle, however large the limit is: the
-/// charge of 512 connections being served. Otherwise a process without a memory limit would need 67 MiB for 3,000
-/// connections, and 15 MiB a second later.
+/// charge of 512 connections being served. Otherwise each of thousands would keep that state for a second after its response.
 const CROWDED_BYTES: usize = 512 * (OPEN_BYTES + SERVING_BYTES + UNREAD_BYTES);
 
 /// Intervals between checks of the control group's memory, without and with pressure.

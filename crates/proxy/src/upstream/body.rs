@@ -84,16 +84,6 @@ impl Buffering {
     }
 }
 
-/// The response with its whole body, if that was announced and has arrived with the head, as nearly all do.
-pub(super) fn at_hand(
-    mut response: Response<Incoming>,
-) -> Result<Result<Response<UpstreamBody>, Response<Incoming>>, Failure> {
-    Ok(match response.body_mut().at_hand()? {
-        Some(body) => Ok(response.map(|_| UpstreamBody::Whole(body))),
-        None => Err(response),
-    })
-}
-
 /// The response with its body, which is read to its end if it has at most [`MAX_BUFFERED_BYTES`] and there is room for it, otherwise
 /// streamed. Without an account, only bodies that need no room are read to their end.
 pub(super) async fn buffered(

@@ -14,7 +14,7 @@ use tokio::net::{TcpSocket, TcpStream, lookup_host};
 use tokio::time::{Timeout, timeout};
 
 use super::Health;
-use super::body::{UpstreamBody, at_hand, buffered};
+use super::body::{UpstreamBody, buffered};
 use super::connection::Connection;
 use super::exchange::{Incoming, exchange};
 use super::metrics::UpstreamMetrics;
@@ -96,13 +96,13 @@ impl UpstreamClient {
                 let answered = async {
                     // In a block of its own, so that the response is kept once while its body is read: in the box.
                     let reading = {
-                        let response = self.exchange(request).await?;
+                        let mut response = self.exchange(request).await?;
                         checked(&response)?;
                         timer.first_byte(response.status());
-                        match at_hand(response)? {
-                            Ok(whole) => return Ok(whole),
-                            Err(begun) => Box::pin(buffered(begun, Some(self.room.account(request.peer)))),
+                        if let Some(body) = response.body_mut().at_hand()? {
+                            return Ok(response.map(|_| UpstreamBody::Whole(body)));
                         }
+                        Box::pin(buffered(response, Some(self.room.account(request.peer))))
                     };
                     reading.await
                 };

@@ -59,7 +59,7 @@ impl Incoming {
         self.lease.is_none()
     }
 
-    /// The whole body, if it was announced and has arrived with the head.
+    /// The whole body, if its length was announced and it has arrived with the head, as nearly all do.
     pub(super) fn at_hand(&mut self) -> Result<Option<Bytes>, Failure> {
         let is_here = self.announced().is_some_and(|bytes| bytes <= self.rest.read.len() as u64);
         if is_here { self.decode().map(Some) } else { Ok(None) }

@@ -122,7 +122,7 @@ fn outgoing(request: &mut Request) -> Outgoing {
     forwarded(&request.headers).for_each(|(name, value)| add(&name, value));
     bytes.extend_from_slice(b"\r\n");
     let (kind, mut headers) = (kind_of(request), mem::take(&mut request.headers));
-    // It may wait for hours.
+    // A hanging GET may wait for hours, so it keeps no spare memory.
     let hangs = matches!(kind, RequestKind::Hanging { .. });
     if hangs {
         bytes.shrink_to_fit();
