@@ -194,10 +194,19 @@ async fn current(settings: &Settings, name: Name) -> Result<Current, ClusterErro
         config.auth_info.impersonate = None;
         config.auth_info.impersonate_groups = None;
     }
-    let server = config.cluster_url.to_string();
+    let server = shown(&config.cluster_url);
     match connect(config) {
         Ok(client) => Ok(Current::new(server, client)),
         Err(error) => Err(ClusterError::Credential { server, error: Box::new(error) }),
+    }
+}
+
+/// A URL as logs and pages show it: without a user and a password.
+fn shown(url: &Uri) -> String {
+    let shown = url.to_string();
+    match url.authority().and_then(|authority| authority.as_str().rsplit_once('@')) {
+        Some((user, _)) => shown.replacen(&format!("{user}@"), "", 1),
+        None => shown,
     }
 }
 
@@ -340,6 +349,13 @@ mod tests {
         }
         assert_eq!(asking.join_all().await, [true; 50]);
         (made.load(Relaxed), began.elapsed())
+    }
+
+    #[test]
+    fn a_password_in_the_servers_url_is_not_shown() {
+        let as_shown = |url: &str| shown(&url.parse().expect("a URL"));
+        assert_eq!(as_shown("https://admin:p@k:6443/a@b"), "https://k:6443/a@b");
+        assert_eq!(as_shown("https://k/a@b"), "https://k/a@b");
     }
 
     #[tokio::test]
