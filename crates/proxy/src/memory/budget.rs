@@ -15,8 +15,8 @@ pub const UNREAD_BYTES: usize = 14 * 1024;
 /// Memory of the idle process, in bytes: binary, runtime, metrics and policy.
 const IDLE_PROCESS_BYTES: usize = 11 * MIB / 2;
 
-/// Memory of an upstream request in flight, in bytes: a connection with its user-space and kernel buffers.
-const EXCHANGE_BYTES: usize = 15 * 1024;
+/// Memory of an upstream request in flight, in bytes: a connection (7 KiB) with a full receive buffer (28 KiB).
+const EXCHANGE_BYTES: usize = 35 * 1024;
 
 /// Maximum for tokens, and for large responses, in bytes. A tree of up to half this size can be redacted and watched: custom
 /// metadata of a machine is limited to 512 KiB, and a tree also contains its other metadata.
