@@ -12,7 +12,7 @@ use super::clients;
 use super::figures::{Figure, Run};
 use super::peers::{Contender, Server, StartError, World};
 use super::process::{self, Missing};
-use super::scenarios::{Load, Size, Step, TOKEN};
+use super::scenarios::{LONG, Load, Size, Step, TOKEN};
 use super::tools::{Outcome, Unreadable, ab, hey, oha, wrk};
 
 /// Delay after the last connection was opened, in milliseconds. Resources of idle connections are freed after a
@@ -57,6 +57,13 @@ impl Lab {
     pub async fn run(&self, step: &Step, contender: Contender) -> Result<Run, Failed> {
         if step.bounds.are_any() && !self.has_groups {
             return Err(Failed::NoGroup);
+        }
+        let long = LONG.trim_start_matches("/computeMetadata/v1/");
+        if step.value > 0 {
+            self.mock.set(long, &"x".repeat(step.value));
+        } else {
+            // All trees would contain it.
+            self.mock.remove(long);
         }
         // The upstream's current response, for peers that respond themselves.
         let answer = clients::answers(self.mock.addr(), step.target).await?;

@@ -13,6 +13,9 @@ pub const TOKEN: &str = "/computeMetadata/v1/instance/service-accounts/default/t
 /// Path of a value that is not cached.
 pub const UNCACHED: &str = "/computeMetadata/v1/instance/attributes/cluster-uid";
 
+/// Path of a value as long as `Step::value` says, which is not cached either.
+pub const LONG: &str = "/computeMetadata/v1/instance/attributes/long";
+
 /// An experiment.
 #[derive(Debug, Clone)]
 pub struct Scenario {
@@ -30,6 +33,8 @@ pub struct Step {
     /// Its position on the horizontal axis of a plot.
     pub x: f64,
     pub target: &'static str,
+    /// Length of the value at [`LONG`] in bytes; none if it is 0.
+    pub value: usize,
     pub bounds: Bounds,
     pub proxy_args: Vec<String>,
     pub load: Load,
@@ -138,6 +143,7 @@ impl Step {
             title: title.into(),
             x: 0.0,
             target: TOKEN,
+            value: 0,
             bounds: Bounds::default(),
             proxy_args: Vec::new(),
             load,
@@ -255,22 +261,29 @@ fn seed_reverse_proxies() -> Scenario {
         Contender::Envoy(Role::Passes),
         Contender::Upstream,
     ];
-    let steps = [500, 250].map(|concurrency| {
-        let load = Load::Hey { requests: size(10_000, 5000), concurrency };
-        let step = Step::new(format!("hey -c {concurrency} on an uncached value, --max-in-flight 1000"), load);
-        let step = step.args(&["--max-in-flight=1000"]).against(&peers);
-        let no_worse_than = |peer| {
-            [Goal { figure: Figure::Throughput, bound: Bound::LeastOf(1.0, peer) }, most_of(Figure::P99, 1.0, peer)]
-        };
-        let [nginx, _, envoy, _] = peers;
+    let [nginx, haproxy, envoy, _] = peers;
+    let no_worse_than =
+        |peer| [Goal { figure: Figure::Throughput, bound: Bound::LeastOf(1.0, peer) }, most_of(Figure::P99, 1.0, peer)];
+    let step = |requests, concurrency, what: &str| {
+        let title = format!("hey -c {concurrency} on {what}, --max-in-flight 1000");
+        let step = Step::new(title, Load::Hey { requests: size(requests, requests / 2), concurrency });
+        let step = step.args(&["--max-in-flight=1000"]).against(&peers).goals(&[most_of(Figure::Cpu, 1.0, haproxy)]);
         // The tool's runs take half a second and vary.
-        let rounds = size(15, 2);
-        Step { target: UNCACHED, rounds, ..step.goals(&no_worse_than(nginx)).goals(&no_worse_than(envoy)) }
+        Step { target: UNCACHED, rounds: size(15, 2), ..step }
+    };
+    let seed = [500, 250].map(|concurrency| {
+        step(10_000, concurrency, "an uncached value").goals(&no_worse_than(nginx)).goals(&no_worse_than(envoy))
+    });
+    // What is longer than a buffer is streamed.
+    let long = [(10_000, 20 << 10, "20 KiB"), (1000, 1 << 20, "1 MiB")].map(|(requests, value, length)| Step {
+        target: LONG,
+        value,
+        ..step(requests, 50, &format!("a value of {length}"))
     });
     Scenario {
         name: "seed-reverse-proxies",
         about: "what is not cached, passed on",
-        steps: steps.into(),
+        steps: seed.into_iter().chain(long).collect(),
         plots: vec![
             Plot::Bars { step: 0, figure: Figure::Throughput },
             Plot::Bars { step: 0, figure: Figure::Cpu },
