@@ -15,7 +15,9 @@ pub const UNREAD_BYTES: usize = 14 * 1024;
 /// Memory of the idle process, in bytes: binary, runtime, metrics and policy.
 const IDLE_PROCESS_BYTES: usize = 11 * MIB / 2;
 
-/// Memory of an upstream request in flight, in bytes: a connection (7 KiB) with a full receive buffer (28 KiB).
+/// Memory of an upstream request in flight, in bytes: a connection (7 KiB) with a full receive buffer (28 KiB). The buffer fills
+/// only while a client does not read a large response. With 25 MiB not all are provided for: if all fill, the level of memory
+/// pressure rises, and connections without progress are closed.
 const EXCHANGE_BYTES: usize = 35 * 1024;
 
 /// Maximum for tokens, and for large responses, in bytes. A tree of up to half this size can be redacted and watched: custom

@@ -54,9 +54,9 @@
 //!
 //! # Memory of a seat
 //!
-//! At most 8 KiB of a buffered response, or 24 KiB of a streamed one between two buffers, and about 24 KiB for both
-//! connections: at most 9 MiB for 200 seats, and 5 MiB with typical responses (a token has 1 KiB). Larger buffered
-//! responses are charged to the [`room`](crate::room).
+//! At most 8 KiB of a buffered response, or 44 KiB of a streamed one between two buffers, and about 24 KiB for both
+//! connections: at most 13 MiB for 200 seats, if none of their clients reads, and 5 MiB with typical responses (a token has
+//! 1 KiB). Larger buffered responses are charged to the [`room`](crate::room).
 
 mod body;
 mod seats;
