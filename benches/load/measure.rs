@@ -62,7 +62,7 @@ impl Lab {
         if step.value > 0 {
             self.mock.set(long, &"x".repeat(step.value));
         } else {
-            // All trees would contain it.
+            // Otherwise it would be part of every tree.
             self.mock.remove(long);
         }
         // The upstream's current response, for peers that respond themselves.
