@@ -97,7 +97,7 @@ impl UpstreamClient {
                 let answered = async {
                     // In a block of its own, so that the response is kept once while its body is read: in the box.
                     let reading = {
-                        let mut response = self.exchange(request).await?;
+                        let mut response = self.exchange(request, timer).await?;
                         checked(&response)?;
                         timer.first_byte(response.status());
                         if let Some(body) = response.body_mut().at_hand()? {
@@ -116,7 +116,7 @@ impl UpstreamClient {
             }
             RequestKind::Hanging { timeout_sec } => {
                 let reading = {
-                    let exchange = self.exchange(request);
+                    let exchange = self.exchange(request, timer);
                     let response = match timeout_sec {
                         Some(seconds) => {
                             bounded(Duration::from_secs(seconds.into()) + HANGING_MARGIN, exchange).await?
@@ -135,7 +135,7 @@ impl UpstreamClient {
 
     /// One exchange. If a pooled connection turns out to be dead, retries once on a new one, which is safe
     /// because all requests are GET or HEAD.
-    async fn exchange(&self, request: &mut Outgoing) -> Result<Response<Incoming>, Failure> {
+    async fn exchange(&self, request: &mut Outgoing, timer: &mut ExchangeTimer) -> Result<Response<Incoming>, Failure> {
         let mut was_pooled = false;
         loop {
             let pooled = if was_pooled { None } else { self.pool.take() };
@@ -145,7 +145,7 @@ impl UpstreamClient {
                 // Boxed to keep the future of every request small, because few wait for a connection.
                 None => Box::pin(self.connect()).await?,
             };
-            match exchange(lease, request).await {
+            match exchange(lease, request, timer).await {
                 Err(Failure::Closed) if was_pooled => {
                     tracing::debug!("pooled upstream connection was dead; retrying on a new one");
                 }
@@ -248,6 +248,7 @@ mod tests {
     use telemetry::latency::EndpointClass;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::TcpListener;
+    use tokio::time::sleep;
 
     use super::*;
 
@@ -301,6 +302,29 @@ mod tests {
             let failure = format!("it had not answered after {millis} ms, when the request was given up");
             assert_eq!(given_up_after(millis, RequestKind::Ordinary).await, Some(failure));
         }
+    }
+
+    /// As under a flood: requests take turns.
+    #[tokio::test(start_paused = true)]
+    async fn a_server_whose_answer_had_no_turn_has_not_failed() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let (client, health) = client_of(&listener);
+        let mut outgoing = request(RequestKind::Ordinary);
+        let mut asked = Box::pin(client.send(&mut outgoing));
+        let server = async {
+            let (mut far, _) = listener.accept().await.expect("a connection");
+            far.read_exact(&mut [0; 3]).await.expect("a request");
+            far.write_all(b"HTTP/1.1 200 OK\r\n").await.expect("it is open");
+            far
+        };
+        let _far = tokio::select! {
+            biased;
+            answer = &mut asked => unreachable!("{answer:?}"),
+            far = server => far,
+        };
+        sleep(Duration::from_secs(1)).await;
+        drop(asked);
+        assert_eq!(health.failure(), None);
     }
 
     #[tokio::test(start_paused = true)]

@@ -13,27 +13,53 @@ use super::framing::{Framing, Rest};
 use super::head::Head;
 use super::outgoing::Outgoing;
 use super::pool::Lease;
+use super::timing::ExchangeTimer;
 use crate::failure::Failure;
 
 /// Sends a request, and returns the response as soon as its head has arrived.
 #[expect(clippy::manual_async_fn, reason = "an `async fn` would keep its arguments twice, for each request that waits")]
 pub(super) fn exchange(
-    mut lease: Lease,
+    lease: Lease,
     request: &mut Outgoing,
+    timer: &mut ExchangeTimer,
 ) -> impl Future<Output = Result<Response<Incoming>, Failure>> + Send {
     async move {
-        lease.connection().write(&request.bytes).await.map_err(|_| Failure::Closed)?;
-        let mut read = Bytes::new();
-        let head = loop {
-            let piece = poll_fn(|cx| lease.connection().poll_read(cx)).await.map_err(|_| Failure::Closed)?;
-            if let Some(head) = Head::read(&mut read, piece, request.is_head, &mut request.headers)? {
-                break head;
+        let mut waiting = Waiting { lease: Some(lease), timer };
+        let head = async {
+            let connection = waiting.lease.as_mut().ok_or(Failure::Closed)?.connection();
+            connection.write(&request.bytes).await.map_err(|_| Failure::Closed)?;
+            let mut read = Bytes::new();
+            loop {
+                let piece = poll_fn(|cx| connection.poll_read(cx)).await.map_err(|_| Failure::Closed)?;
+                if let Some(head) = Head::read(&mut read, piece, request.is_head, &mut request.headers)? {
+                    return Ok(head);
+                }
             }
-        };
-        let mut response = Response::new(Incoming { lease: Some(lease), rest: head.rest });
+        }
+        .await;
+        // Whatever has come, it is not given up.
+        let lease = waiting.lease.take();
+        let head = head?;
+        let mut response = Response::new(Incoming { lease, rest: head.rest });
         *response.status_mut() = head.status;
         *response.headers_mut() = head.headers;
         Ok(response)
+    }
+}
+
+/// A request that waits for its response.
+struct Waiting<'a> {
+    /// `None` once the request has come to an end.
+    lease: Option<Lease>,
+    timer: &'a mut ExchangeTimer,
+}
+
+impl Drop for Waiting<'_> {
+    /// The request is given up. If something has arrived, not the server was late: the request had no turn since, as under a flood.
+    fn drop(&mut self) {
+        if self.lease.as_mut().is_some_and(|lease| !lease.connection().is_quiet()) {
+            self.timer.arrived();
+        }
     }
 }
 

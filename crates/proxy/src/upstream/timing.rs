@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use super::Health;
 use telemetry::latency::{EndpointClass, Latency, UpstreamOutcome};
 
-/// Time without a response head after which a request that is abandoned is a failure of the server. Clients that leave do so
+/// Time without a response after which a request that is abandoned is a failure of the server. Clients that leave do so
 /// after a second at the earliest (Go's look-up of the universe domain, `curl -m 1`), part of which has passed when the request
 /// is sent. The server needs a few ms, and about 100 ms for a new token.
 const TOO_LONG: Duration = Duration::from_millis(800);
@@ -19,8 +19,8 @@ const TOO_LONG: Duration = Duration::from_millis(800);
 #[derive(Debug)]
 pub(super) struct ExchangeTimer {
     latency: Arc<Latency>,
-    /// Told if the request is abandoned after [`TOO_LONG`]. `None` once the response head has arrived, and for a hanging GET,
-    /// which may wait for as long as it likes.
+    /// Told if the request is abandoned after [`TOO_LONG`]. `None` once something of the response has arrived, and for a hanging
+    /// GET, which may wait for as long as it likes.
     awaited_from: Option<Arc<Health>>,
     began: Instant,
     endpoint: EndpointClass,
@@ -37,11 +37,16 @@ impl ExchangeTimer {
         Self { latency, awaited_from, began, endpoint, answered: None, outcome }
     }
 
+    /// Something of the response has arrived, read or not.
+    pub(super) fn arrived(&mut self) {
+        self.awaited_from = None;
+    }
+
     /// The response head has arrived.
     pub(super) fn first_byte(&mut self, status: StatusCode) {
         let outcome = outcome_of(status);
         self.answered = Some(outcome);
-        self.awaited_from = None;
+        self.arrived();
         self.latency.upstream.first_byte.record(self.endpoint, outcome, self.began.elapsed());
     }
 

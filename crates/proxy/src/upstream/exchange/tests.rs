@@ -41,6 +41,10 @@ fn get() -> Outgoing {
     }
 }
 
+fn timer() -> ExchangeTimer {
+    ExchangeTimer::start(Arc::default(), EndpointClass::Leaf, None)
+}
+
 /// Sends a request to an upstream that sends these pieces one after the other and then closes.
 async fn ask(pool: &Arc<Pool>, pieces: &[&[u8]], is_head: bool) -> Result<Answer, Failed> {
     let (connection, far) = Connection::pair();
@@ -49,7 +53,7 @@ async fn ask(pool: &Arc<Pool>, pieces: &[&[u8]], is_head: bool) -> Result<Answer
 
 async fn ask_of(upstream: impl Future<Output = ()>, lease: Lease, is_head: bool) -> Result<Answer, Failed> {
     let client = async {
-        let response = exchange(lease, &mut Outgoing { is_head, ..get() }).await.map_err(failed)?;
+        let response = exchange(lease, &mut Outgoing { is_head, ..get() }, &mut timer()).await.map_err(failed)?;
         let (head, mut incoming) = response.into_parts();
         let mut body = Vec::new();
         loop {
@@ -125,8 +129,8 @@ async fn a_connection_is_used_again_only_after_the_exact_end_of_a_response() {
 async fn a_connection_is_used_again_as_soon_as_the_last_byte_was_taken() {
     let pool = Arc::<Pool>::default();
     let (connection, far) = Connection::pair();
-    let mut request = get();
-    let answered = exchange(pool.lease(connection), &mut request);
+    let (mut request, mut timer) = (get(), timer());
+    let answered = exchange(pool.lease(connection), &mut request, &mut timer);
     let (response, ()) = tokio::join!(answered, play(far, &[b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\no", b"k"]));
     let mut incoming = response.expect("a response").into_body();
     for (data, left, size) in [("o", 1, 0), ("k", 0, 1)] {
@@ -156,7 +160,7 @@ async fn an_unread_body_closes_the_connection() {
     let (connection, mut far) = Connection::pair();
     let mut peer = far.try_clone().expect("a second handle");
     peer.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nok").expect("it is open");
-    let response = exchange(pool.lease(connection), &mut get()).await.expect("a response");
+    let response = exchange(pool.lease(connection), &mut get(), &mut timer()).await.expect("a response");
     far.read_exact(&mut [0; GET.len()]).expect("the request");
     drop(response);
     assert_eq!((far.read(&mut [0]).expect("the end"), pool.size()), (0, 0));
@@ -172,8 +176,8 @@ async fn a_body_that_has_arrived_with_its_head_is_at_hand() {
         ("Connection: close\r\n\r\nok", None),
     ] {
         let (pool, (connection, far)) = (Arc::<Pool>::default(), Connection::pair());
-        let (mut request, answer) = (get(), format!("HTTP/1.1 200 OK\r\n{answer}"));
-        let answered = exchange(pool.lease(connection), &mut request);
+        let (mut request, mut timer, answer) = (get(), timer(), format!("HTTP/1.1 200 OK\r\n{answer}"));
+        let answered = exchange(pool.lease(connection), &mut request, &mut timer);
         let pieces = [answer.as_bytes()];
         let (response, ()) = tokio::join!(answered, play(far, &pieces));
         let at_hand = response.expect("a response").into_body().at_hand().expect("it is HTTP");
@@ -190,7 +194,7 @@ async fn a_chunked_body_holds_the_room_of_its_own_size() {
         let chunk = format!("{bytes:x}\r\n{}\r\n0\r\n\r\n", "x".repeat(bytes));
         let pieces = [b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", chunk.as_bytes()];
         let client = async {
-            let response = exchange(Arc::<Pool>::default().lease(connection), &mut get()).await?;
+            let response = exchange(Arc::<Pool>::default().lease(connection), &mut get(), &mut timer()).await?;
             buffered(response, Some(room.account(None))).await.map(Response::into_body)
         };
         let (read, ()) = tokio::join!(client, play(far, &pieces));
