@@ -11,7 +11,6 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
 
-use bytes::Buf;
 use http::header::{self, HeaderValue};
 use http::{Method, Request, Response, Version};
 use http_body::{Body, Frame, SizeHint};
@@ -23,9 +22,6 @@ use super::activity::{Activity, Answering};
 use super::bodies::Bodies;
 use super::reset::Reset;
 use super::stack::{Payload, Stack};
-
-/// Minimum size, in bytes, of a response chunk that must be written before hyper gets the next one.
-const LARGE_CHUNK_BYTES: usize = 4 * 1024;
 
 /// The stack of one connection, as a hyper service.
 pub(super) struct PerConnection<S> {
@@ -211,13 +207,13 @@ where
 }
 
 pin_project! {
-    /// A response body. The connection is in use until it has ended. hyper gets a large chunk only once the
-    /// previous one is written, so that it buffers a single chunk for a client that does not read.
+    /// A response body. The connection is in use until it has ended. hyper gets a chunk only once the previous one is written,
+    /// so that it buffers a single chunk for a client that does not read.
     pub(super) struct ResponseBody<B> {
         #[pin]
         inner: B,
         answering: Answering,
-        // hyper got a large chunk and has not had a chance to write it.
+        // hyper got a chunk, which is not the last, and has not had a chance to write it.
         is_unwritten: bool,
     }
 }
@@ -227,7 +223,7 @@ impl<B: Body> Body for ResponseBody<B> {
     type Error = B::Error;
 
     fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
-        let this = self.project();
+        let mut this = self.project();
         if mem::take(this.is_unwritten) {
             cx.waker().wake_by_ref();
             return Poll::Pending;
@@ -236,8 +232,8 @@ impl<B: Body> Body for ResponseBody<B> {
             // The socket wakes this task when it becomes writable.
             return Poll::Pending;
         }
-        let frame = ready!(this.inner.poll_frame(cx));
-        *this.is_unwritten = matches!(&frame, Some(Ok(frame)) if frame.data_ref().is_some_and(|data| data.remaining() >= LARGE_CHUNK_BYTES));
+        let frame = ready!(this.inner.as_mut().poll_frame(cx));
+        *this.is_unwritten = matches!(frame, Some(Ok(_))) && !this.inner.is_end_stream();
         if matches!(frame, Some(Err(_))) {
             // For an HTTP/1.0 client a normal close would end the response; a reset shows that it was cut
             // short.

@@ -19,7 +19,7 @@ use super::exchange::Incoming;
 use super::timing::ExchangeTimer;
 use crate::failure::Failure;
 use crate::reply::Body;
-use crate::room::{Account, Amount, Charge, SMALL_BYTES};
+use crate::room::{Account, Amount, SMALL_BYTES};
 
 /// Maximum size of a buffered body, in bytes. Above [`SMALL_BYTES`] it needs room, and is streamed if there is none.
 pub const MAX_BUFFERED_BYTES: usize = 32 * 1024;
@@ -46,55 +46,25 @@ impl UpstreamBody {
     }
 }
 
-/// Room for a growing body.
-struct Buffering {
-    account: Option<Account>,
-    charge: Option<Charge>,
-    /// Number of bytes that may be buffered.
-    allowed: usize,
-}
-
-impl Buffering {
-    fn new(account: Option<Account>) -> Self {
-        Self { account, charge: None, allowed: SMALL_BYTES }
-    }
-
-    /// Whether this many bytes may be buffered. The body has at most `at_most` bytes.
-    fn allows(&mut self, bytes: usize, at_most: usize) -> bool {
-        if bytes <= self.allowed {
-            return true;
-        }
-        if bytes > MAX_BUFFERED_BYTES || self.charge.is_some() {
-            return false;
-        }
-        let sent = at_most.min(MAX_BUFFERED_BYTES);
-        self.charge = self.account.as_ref().and_then(|account| account.try_take(Amount { sent, made: 0 }));
-        self.allowed = if self.charge.is_some() { sent } else { SMALL_BYTES };
-        bytes <= self.allowed
-    }
-
-    fn whole(self, bytes: Bytes) -> Bytes {
-        match self.charge {
-            Some(mut charge) => {
-                charge.reduce_to(Amount { sent: bytes.len(), made: 0 });
-                charge.hold(bytes)
-            }
-            None => bytes,
-        }
-    }
-}
-
-/// The response with its body, which is read to its end if it has at most [`MAX_BUFFERED_BYTES`] and there is room for it, otherwise
-/// streamed. Without an account, only bodies that need no room are read to their end.
+/// The response with its body, which is read to its end if it is small, or if it has announced at most [`MAX_BUFFERED_BYTES`] and
+/// there is room for it; otherwise streamed. Without an account, only a small body is read to its end.
+///
+/// A body whose length is not announced gets no room: if it turns out to be large, what was read stays in memory until the
+/// client reads it. The real server always announces the length.
 pub(super) async fn buffered(
     mut response: Response<Incoming>,
     account: Option<Account>,
 ) -> Result<Response<UpstreamBody>, Failure> {
-    let announced = response.body().announced().map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX));
-    let mut buffering = Buffering::new(account);
-    if !buffering.allows(announced.unwrap_or(0), announced.unwrap_or(MAX_BUFFERED_BYTES)) {
-        return Ok(streamed(response, Bytes::new()));
-    }
+    let announced = response.body().announced().map_or(0, |bytes| usize::try_from(bytes).unwrap_or(usize::MAX));
+    let charge = if announced > SMALL_BYTES {
+        let account = account.filter(|_| announced <= MAX_BUFFERED_BYTES);
+        match account.and_then(|account| account.try_take(Amount { sent: announced, made: 0 })) {
+            Some(charge) => Some(charge),
+            None => return Ok(streamed(response, Bytes::new())),
+        }
+    } else {
+        None
+    };
     let mut first = Bytes::new();
     let mut gathered = BytesMut::new();
     while let Some(data) = poll_fn(|cx| response.body_mut().poll_data(cx)).await? {
@@ -102,17 +72,21 @@ pub(super) async fn buffered(
             first = data;
         } else {
             if gathered.is_empty() {
-                gathered.reserve(announced.unwrap_or(0));
+                gathered.reserve(announced);
                 gathered.extend_from_slice(&std::mem::take(&mut first));
             }
             gathered.extend_from_slice(&data);
         }
-        if !buffering.allows(first.len() + gathered.len(), announced.unwrap_or(MAX_BUFFERED_BYTES)) {
+        if first.len() + gathered.len() > announced.max(SMALL_BYTES) {
             return Ok(streamed(response, if gathered.is_empty() { first } else { gathered.freeze() }));
         }
     }
     let bytes = if gathered.is_empty() { first } else { gathered.freeze() };
-    Ok(response.map(|_| UpstreamBody::Whole(buffering.whole(bytes))))
+    let bytes = match charge {
+        Some(charge) => charge.hold(bytes),
+        None => bytes,
+    };
+    Ok(response.map(|_| UpstreamBody::Whole(bytes)))
 }
 
 /// The response with a body of which this has been read.
@@ -169,6 +143,10 @@ impl http_body::Body for Streamed {
             }
             Err(failure) => self.failed(failure),
         }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.begun.is_empty() && self.incoming.is_complete()
     }
 
     fn size_hint(&self) -> SizeHint {

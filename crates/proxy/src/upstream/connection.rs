@@ -10,7 +10,7 @@ use tokio::io::{AsyncRead, AsyncWriteExt, ReadBuf};
 use tokio::net::TcpStream;
 
 /// Maximum number of bytes that are read at once. The rest of a response stays with the kernel and the upstream.
-const READ_BYTES: usize = 4 * 1024;
+pub(super) const READ_BYTES: usize = 4 * 1024;
 
 /// A connection to the upstream.
 #[derive(Debug)]

@@ -26,6 +26,7 @@ mod by_socket;
 mod deadlines;
 mod delivery;
 mod last;
+mod pace;
 
 const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nHost: metadata\r\n\r\n";
 

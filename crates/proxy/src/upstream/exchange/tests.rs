@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::header::HeaderMap;
+use http_body_util::BodyExt;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::task::yield_now;
@@ -14,7 +15,7 @@ use base::hook::Hook;
 use socket2::SockRef;
 
 use super::super::body::{UpstreamBody, buffered};
-use super::super::connection::Connection;
+use super::super::connection::{Connection, READ_BYTES};
 use super::super::outgoing::RequestKind;
 use super::super::pool::Pool;
 use super::*;
@@ -186,22 +187,32 @@ async fn a_body_that_has_arrived_with_its_head_is_at_hand() {
     }
 }
 
+/// What has been read of it is at nobody's charge.
 #[tokio::test]
-async fn a_chunked_body_holds_the_room_of_its_own_size() {
+async fn a_large_body_without_a_length_is_streamed_before_much_of_it_is_read() {
     let room = Room::new(1 << 20, Hook::new(Arc::new(|_| false)));
-    for (bytes, used) in [(SMALL_BYTES, 0), (SMALL_BYTES + 1, SMALL_BYTES + 1)] {
+    for bytes in [SMALL_BYTES, SMALL_BYTES + 1, 64 * 1024] {
         let (connection, far) = Connection::pair();
         let chunk = format!("{bytes:x}\r\n{}\r\n0\r\n\r\n", "x".repeat(bytes));
         let pieces = [b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", chunk.as_bytes()];
         let client = async {
             let response = exchange(Arc::<Pool>::default().lease(connection), &mut get(), &mut timer()).await?;
-            buffered(response, Some(room.account(None))).await.map(Response::into_body)
+            match buffered(response, Some(room.account(None))).await?.into_body() {
+                UpstreamBody::Whole(whole) => Ok((true, whole.len(), whole.len())),
+                UpstreamBody::Streamed(mut streamed) => {
+                    let mut pieces = Vec::new();
+                    while let Some(frame) = streamed.frame().await {
+                        pieces.push(frame?.into_data().expect("data").len());
+                    }
+                    Ok((false, pieces[0], pieces.iter().sum()))
+                }
+            }
         };
         let (read, ()) = tokio::join!(client, play(far, &pieces));
-        assert!(matches!(&read, Ok(UpstreamBody::Whole(body)) if body.len() == bytes));
-        assert_eq!(room.used(), used);
+        let (is_whole, first, all) = read.map_err(|failure: Failure| failure.to_string()).expect("a body");
+        assert_eq!((is_whole, all, room.used()), (bytes <= SMALL_BYTES, bytes, 0));
+        assert!(first <= SMALL_BYTES + READ_BYTES, "{first} bytes are kept of {bytes}");
     }
-    assert_eq!(room.used(), 0);
 }
 
 /// As by a server that is killed, or behind a firewall that forgets the connection.
