@@ -22,6 +22,8 @@ pub(super) struct Activity {
     request_began: AtomicMillis,
     /// Start of the time in which the client has read no bytes of a response.
     blocked: AtomicMillis,
+    /// Time when the client was last found not to have read.
+    found_blocked: AtomicMillis,
     /// Time since which a complete head has been waiting for memory.
     waiting: AtomicMillis,
     /// Complete heads received.
@@ -83,6 +85,7 @@ impl Activity {
             moved: AtomicMillis::default(),
             request_began: AtomicMillis::default(),
             blocked: AtomicMillis::default(),
+            found_blocked: AtomicMillis::default(),
             waiting: AtomicMillis::default(),
             heads: AtomicU64::new(0),
             requests: AtomicU64::new(0),
@@ -139,6 +142,7 @@ impl Activity {
         if is_new {
             self.blocked.set(&self.now);
         }
+        self.found_blocked.set(&self.now);
         is_new
     }
 
@@ -298,6 +302,14 @@ impl Activity {
     /// Start of the time in which the client has not been reading its response.
     pub(super) fn blocked_since(&self) -> Option<Instant> {
         self.blocked.get(self.began)
+    }
+
+    /// Start of the time in which the client has not been reading, if that is at least this long. While the connection waits for
+    /// its turn, the client may have read since it was last found not to.
+    pub(super) fn blocked_for(&self, least: Duration) -> Option<Instant> {
+        let since = self.blocked_since()?;
+        let until = self.found_blocked.get(self.began).filter(|_| self.awaits_turn()).unwrap_or_else(Instant::now);
+        (until.saturating_duration_since(since) >= least).then_some(since)
     }
 
     /// Start of the idle time, or `None` if the connection is not idle.

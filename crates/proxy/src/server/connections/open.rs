@@ -103,7 +103,7 @@ impl Asks {
 impl Connection {
     /// Start of the time in which the client has not been reading, if that is at least [`UNREAD_DELAY`].
     pub(super) fn unread_since(&self) -> Option<Instant> {
-        self.activity.blocked_since().filter(|since| since.elapsed() >= UNREAD_DELAY)
+        self.activity.blocked_for(UNREAD_DELAY)
     }
 }
 

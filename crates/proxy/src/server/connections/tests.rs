@@ -200,6 +200,22 @@ async fn only_connections_of_these_peers_are_cut_for_not_reading() {
     assert!(!was_aborted(&guests[0]).await && was_aborted(&guests[1]).await && !was_aborted(&guests[2]).await);
 }
 
+/// As under a flood: what is not its turn cannot show that its client reads.
+#[tokio::test(start_paused = true)]
+async fn a_client_whose_turn_is_late_does_not_count_as_one_that_does_not_read() {
+    let connections = room_for(1);
+    let guest = arrive(&connections, 1).expect("room");
+    guest.activity.blocked();
+    guest.activity.wait_for_turn(true);
+    sleep(10 * UNREAD_DELAY).await;
+    assert!(!connections.cut_unread(Whose::Anybodys), "it may have read");
+    guest.activity.wait_for_turn(false);
+    guest.activity.tick();
+    guest.activity.blocked();
+    guest.activity.wait_for_turn(true);
+    assert!(connections.cut_unread(Whose::Anybodys), "it had its turn and has not read, whatever it sent");
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_response_that_is_not_read_gives_way_for_its_client_or_for_all_and_one_that_is_written_does_not() {
     let connections = room_for(3);
