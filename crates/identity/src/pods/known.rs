@@ -24,9 +24,17 @@ pub struct Pods {
     missed: Notify,
 }
 
+/// A pod, and since when the API server reports its addresses.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Reported {
+    pub pod: Arc<Pod>,
+    /// `None` if the proxy has not seen them change: the report may be older than the pod's present sandbox.
+    pub since: Option<BootTime>,
+}
+
 #[derive(Debug, Default)]
 struct Inner {
-    pods: HashMap<PodUid, Arc<Pod>>,
+    pods: HashMap<PodUid, Reported>,
     /// The addresses of pods that are gone, and when that was reported.
     gone: HashMap<PodUid, (Vec<IpAddr>, BootTime)>,
     /// Last time the API server was heard from. `None` before the first list or [`Pods::restore`].
@@ -36,6 +44,13 @@ struct Inner {
 }
 
 impl Inner {
+    fn reported(&self, pod: Pod) -> Reported {
+        let since = self.pods.get(&pod.uid).and_then(|before| {
+            if before.pod.addresses == pod.addresses { before.since } else { Some(BootTime::now()) }
+        });
+        Reported { pod: Arc::new(pod), since }
+    }
+
     /// Remembers the addresses of a pod that is gone.
     fn goes(&mut self, pod: &Pod) {
         let now = BootTime::now();
@@ -54,10 +69,10 @@ impl Pods {
     /// Replaces all pods by a list.
     pub fn replace(&self, pods: impl IntoIterator<Item = Pod>) {
         let mut inner = self.inner.lock();
-        let pods = pods.into_iter().map(|pod| (pod.uid, Arc::new(pod))).collect();
+        let pods = pods.into_iter().map(|pod| (pod.uid, inner.reported(pod))).collect();
         let before = mem::replace(&mut inner.pods, pods);
-        for pod in before.values() {
-            inner.goes(pod);
+        for reported in before.values() {
+            inner.goes(&reported.pod);
         }
         inner.hears();
         self.changed();
@@ -68,7 +83,7 @@ impl Pods {
     pub fn restore(&self, pods: impl IntoIterator<Item = Pod>, heard: BootTime) {
         let mut inner = self.inner.lock();
         if inner.heard.is_none() {
-            inner.pods = pods.into_iter().map(|pod| (pod.uid, Arc::new(pod))).collect();
+            inner.pods = pods.into_iter().map(|pod| (pod.uid, inner.reported(pod))).collect();
             (inner.heard, inner.is_unanswered) = (Some(heard), true);
             self.changed();
         }
@@ -78,12 +93,13 @@ impl Pods {
     pub fn apply(&self, pod: Pod) {
         let mut inner = self.inner.lock();
         inner.hears();
-        if inner.pods.get(&pod.uid).is_none_or(|known| **known != pod) {
+        if inner.pods.get(&pod.uid).is_none_or(|known| *known.pod != pod) {
             let is_silent = pod.addresses.is_empty();
-            let before = inner.pods.insert(pod.uid, Arc::new(pod));
+            let reported = inner.reported(pod);
+            let before = inner.pods.insert(reported.pod.uid, reported);
             // It no longer reports addresses: the last ones are remembered.
             if let Some(before) = before.filter(|_| is_silent) {
-                inner.goes(&before);
+                inner.goes(&before.pod);
             }
             self.changed();
         }
@@ -93,8 +109,8 @@ impl Pods {
     pub fn remove(&self, uid: PodUid) {
         let mut inner = self.inner.lock();
         inner.hears();
-        if let Some(pod) = inner.pods.remove(&uid) {
-            inner.goes(&pod);
+        if let Some(reported) = inner.pods.remove(&uid) {
+            inner.goes(&reported.pod);
             self.changed();
         }
     }
@@ -117,20 +133,22 @@ impl Pods {
     }
 
     pub fn get(&self, uid: PodUid) -> Option<Arc<Pod>> {
-        self.inner.lock().pods.get(&uid).cloned()
+        self.inner.lock().pods.get(&uid).map(|reported| Arc::clone(&reported.pod))
     }
 
     /// The pods that may send from this address: not those that share the node's network or have ended.
-    pub fn with_address(&self, addr: IpAddr) -> Vec<Arc<Pod>> {
+    pub fn with_address(&self, addr: IpAddr) -> Vec<Reported> {
         let inner = self.inner.lock();
-        inner.pods.values().filter(|pod| pod.has_network() && pod.addresses.contains(&addr)).cloned().collect()
+        let has_it = |Reported { pod, .. }: &&Reported| pod.has_network() && pod.addresses.contains(&addr);
+        inner.pods.values().filter(has_it).cloned().collect()
     }
 
     /// Whether the API server reports other addresses for a pod, or did until its end in the last minutes. So if the pod had this
     /// one, it gave it to itself.
     pub fn is_elsewhere(&self, uid: PodUid, addr: IpAddr) -> bool {
         let inner = self.inner.lock();
-        let pod = inner.pods.get(&uid).map(|pod| &pod.addresses).filter(|addresses| !addresses.is_empty());
+        let pod =
+            inner.pods.get(&uid).map(|reported| &reported.pod.addresses).filter(|addresses| !addresses.is_empty());
         let addresses = pod.or_else(|| inner.gone.get(&uid).map(|(addresses, _)| addresses));
         addresses.is_some_and(|addresses| !addresses.contains(&addr))
     }
@@ -140,13 +158,13 @@ impl Pods {
     pub fn sponsors(&self, namespace: &str, account: &str) -> Vec<Arc<Pod>> {
         let inner = self.inner.lock();
         let is_of = |pod: &&Arc<Pod>| pod.has_identity() && *pod.namespace == *namespace && *pod.account == *account;
-        let mut pods: Vec<_> = inner.pods.values().filter(is_of).cloned().collect();
+        let mut pods: Vec<_> = inner.pods.values().map(|reported| &reported.pod).filter(is_of).cloned().collect();
         pods.sort_by_key(|pod| (pod.terminating, Reverse(pod.created)));
         pods
     }
 
     pub fn all(&self) -> Vec<Arc<Pod>> {
-        self.inner.lock().pods.values().cloned().collect()
+        self.inner.lock().pods.values().map(|reported| Arc::clone(&reported.pod)).collect()
     }
 
     pub fn count(&self) -> usize {
@@ -221,6 +239,31 @@ mod tests {
         pods.apply(Pod { terminating: true, ..pod("3", &["10.8.0.5", "fd00::5"]) });
         assert_eq!(pods.with_address(addr).len(), 1, "a pod that ends is still itself");
         assert_eq!(pods.with_address("fd00::5".parse().expect("an address")).len(), 1);
+    }
+
+    #[test]
+    fn a_report_is_as_old_as_the_change_of_the_addresses_if_that_was_seen() {
+        let pods = Pods::default();
+        let since = |addr: &str| {
+            let reported = pods.with_address(addr.parse().expect("an address"));
+            let [reported] = reported.as_slice() else { panic!("{reported:?}") };
+            reported.since
+        };
+        pods.restore([pod("1", &["10.8.0.5"])], BootTime::now());
+        assert_eq!(since("10.8.0.5"), None, "it may be older than the process");
+        pods.replace([pod("1", &["10.8.0.5"]), pod("2", &["10.8.0.6"])]);
+        assert_eq!((since("10.8.0.5"), since("10.8.0.6")), (None, None), "the first list");
+        let changed = BootTime::now();
+        pods.apply(pod("1", &["10.8.0.7"]));
+        let seen = since("10.8.0.7");
+        assert!(seen >= Some(changed));
+        suspend(Duration::from_secs(1));
+        pods.apply(Pod { terminating: true, ..pod("1", &["10.8.0.7"]) });
+        pods.replace([pod("1", &["10.8.0.7"])]);
+        assert_eq!(since("10.8.0.7"), seen, "the addresses have not changed");
+        pods.apply(pod("3", &[]));
+        pods.apply(pod("3", &["10.8.0.8"]));
+        assert!(since("10.8.0.8") > seen, "the first of a new pod");
     }
 
     #[test]

@@ -24,7 +24,7 @@ mod watch;
 
 pub(crate) use host_proc::HostProc;
 pub use host_proc::ProcError;
-pub use known::Pods;
+pub use known::{Pods, Reported};
 pub use leads::Leads;
 pub use object::read;
 pub use pod::{AccountKey, Pod};

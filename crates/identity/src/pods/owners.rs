@@ -11,16 +11,16 @@ use std::time::Duration;
 
 use super::sandbox::Sandbox;
 use super::sandboxes::Anchor;
-use super::{Pod, PodUid};
+use super::{Pod, PodUid, Reported};
 use base::clock::BootTime;
 use protocol::metadata::{Doubt, Missing};
 
-/// Maximum time since the API server was last heard from for it to be trusted alone, about a pod whose sandbox is older
-/// than that.
+/// Maximum time since the API server was last heard from for it to be trusted alone.
 pub const MAX_API_AGE: Duration = Duration::from_secs(30 * 60);
 
-/// The same, about a pod whose sandbox began since then: its address may differ from that of the sandbox before.
-pub const MAX_API_AGE_OF_NEW: Duration = Duration::from_secs(300);
+/// Time after the start of a sandbox at which the API server, if it is heard, reports the sandbox's own address, and no longer
+/// that of the pod's sandbox before. The kubelet reports a change at once, and tries again after 10 s.
+const SETTLED: Duration = Duration::from_secs(30);
 
 /// A clock tick: the resolution of a process's start in the kernel.
 pub const TICK: Duration = Duration::from_millis(10);
@@ -48,7 +48,7 @@ pub struct Evidence<'a> {
     /// Sandboxes that have it or had it a short time ago, live or not. Without those that have given it to themselves.
     pub recent: &'a [Sandbox],
     /// Pods for which the API server reports it.
-    pub reported: &'a [Arc<Pod>],
+    pub reported: &'a [Reported],
     /// Time since the API server was last heard from.
     pub api_age: Duration,
     /// Whether the last attempt to reach it succeeded. Only the message depends on this.
@@ -58,6 +58,13 @@ pub struct Evidence<'a> {
     /// Time at which the connection was accepted.
     pub accepted: BootTime,
     pub now: BootTime,
+}
+
+impl Evidence<'_> {
+    /// When the API server was last heard from.
+    fn heard(&self) -> BootTime {
+        self.now - self.api_age
+    }
 }
 
 /// The pod that has an address.
@@ -115,7 +122,7 @@ pub fn decide(
         (None, []) => by_api(evidence, &anchor),
         (None, [only]) => match evidence.reported {
             // A pod without addresses of its own may have it as well.
-            [other] if other.uid != only.uid && matches!(anchor(other.uid), Anchor::Bare(_)) => {
+            [other] if other.pod.uid != only.uid && matches!(anchor(other.pod.uid), Anchor::Bare(_)) => {
                 return Err(Missing::Decision { claims: 2 }.into());
             }
             reported => by_kernel(*only, pod).map_err(|missing| of_static_pod(reported).unwrap_or(missing)),
@@ -137,7 +144,7 @@ pub fn decide(
         other.uid != owner.pod.uid && (has_others || other.began > owner.began || evidence.lead == Some(*other))
     };
     // A younger pod may have hidden that it has the address, but not what the API server reports.
-    let reported = || evidence.reported.iter().filter_map(|pod| anchor(pod.uid).sandbox());
+    let reported = || evidence.reported.iter().filter_map(|reported| anchor(reported.pod.uid).sandbox());
     let is_younger = |other: Sandbox| other.uid != owner.pod.uid && other.began > owner.began;
     let is_doubtful = evidence.recent.iter().any(may_live_on) || reported().any(is_younger);
     if is_doubtful { Err(Missing::Decision { claims: 2 }.into()) } else { Ok(owner) }
@@ -151,7 +158,7 @@ fn one_of(
     pod: impl Fn(PodUid) -> Option<Arc<Pod>>,
 ) -> Result<Sandbox, NoOwner> {
     let ambiguous = || Missing::Decision { claims: several.len() };
-    let is_reported = |sandbox: &&Sandbox| evidence.reported.iter().any(|pod| pod.uid == sandbox.uid);
+    let is_reported = |sandbox: &&Sandbox| evidence.reported.iter().any(|reported| reported.pod.uid == sandbox.uid);
     let mut reported = several.iter().filter(is_reported);
     let (Some(one), None) = (reported.next(), reported.next()) else { return Err(ambiguous().into()) };
     let may_be_next = |other: &Sandbox| {
@@ -182,38 +189,39 @@ fn by_kernel(sandbox: Sandbox, pod: impl Fn(PodUid) -> Option<Arc<Pod>>) -> Resu
 
 /// The reason in case of a static pod: the kernel knows it by a UID that the kubelet has derived from its file, and the
 /// API server has it as another pod, the mirror pod, which cannot have an account. Only the message depends on this.
-fn of_static_pod(reported: &[Arc<Pod>]) -> Option<NoOwner> {
-    let [pod] = reported else { return None };
+fn of_static_pod(reported: &[Reported]) -> Option<NoOwner> {
+    let [Reported { pod, .. }] = reported else { return None };
     pod.account.is_empty().then(|| Missing::Account { pod: format!("{}/{}", pod.namespace, pod.name) }.into())
 }
 
 fn by_api(evidence: &Evidence<'_>, anchor: impl Fn(PodUid) -> Anchor) -> Result<Owner, NoOwner> {
-    let pod = match evidence.reported {
+    let (pod, since) = match evidence.reported {
         [] => return Err(Missing::Claim.into()),
         // The address of a terminating pod may already belong to another pod, which is not known.
-        [only] if only.has_identity() && !only.terminating => only,
-        [only] => {
-            let missing = || Missing::Pod { uid: only.uid.to_string() }.into();
+        [Reported { pod, since }] if pod.has_identity() && !pod.terminating => (pod, *since),
+        [Reported { pod, .. }] => {
+            let missing = || Missing::Pod { uid: pod.uid.to_string() }.into();
             return Err(of_static_pod(evidence.reported).unwrap_or_else(missing));
         }
         several => return Err(Missing::Decision { claims: several.len() }.into()),
     };
-    let doubt = |because| Missing::Confirmation { pod: format!("{}/{}", pod.namespace, pod.name), because };
+    let doubt = |because| {
+        let pod = format!("{}/{}", pod.namespace, pod.name);
+        Err(Missing::Confirmation { pod, because }.into())
+    };
     if evidence.attest == Attest::Kernel {
-        return Err(doubt(Doubt::Required).into());
+        return doubt(Doubt::Required);
     }
-    let stale = || doubt(Doubt::Stale(evidence.api_age.as_secs()));
     if evidence.api_age > MAX_API_AGE {
-        return Err(stale().into());
+        return doubt(Doubt::Stale(evidence.api_age.as_secs()));
     }
     match anchor(pod.uid) {
-        Anchor::Bare(sandbox)
-            if evidence.api_age > MAX_API_AGE_OF_NEW && sandbox.began + evidence.api_age > evidence.now =>
-        {
-            Err(stale().into())
+        // A sandbox that was made again may have another address, and the one before be another pod's.
+        Anchor::Bare(sandbox) if since < Some(sandbox.began) && evidence.heard() < sandbox.began + SETTLED => {
+            doubt(Doubt::Outdated)
         }
         Anchor::Bare(sandbox) => Ok(Owner { pod: Arc::clone(pod), by: Witness::Api, began: sandbox.began }),
-        Anchor::Networked(_) | Anchor::None => Err(doubt(Doubt::Contradicted).into()),
+        Anchor::Networked(_) | Anchor::None => doubt(Doubt::Contradicted),
     }
 }
 

@@ -121,6 +121,9 @@ pub enum Doubt {
     /// The pod has a network, and the address is not in it.
     #[error("the pod's network has other addresses, or has ended")]
     Contradicted,
+    /// The report may be of a sandbox that the pod had before.
+    #[error("the pod's sandbox is younger than that report")]
+    Outdated,
     /// The API server has reported nothing about pods for too long.
     #[error("the API server has reported nothing about pods for {0} s")]
     Stale(u64),
