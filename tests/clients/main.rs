@@ -62,13 +62,14 @@ fn main() -> ExitCode {
             trials.push(test_of(client, weather, &runtime, &table));
         }
     }
+    for fault in FAULTS {
+        trials.push(test_of_fault(fault, &runtime));
+    }
+    // Last, because they mostly wait.
     for refusal in Refusal::ALL {
         for client in clients().filter(|client| client.gets_tokens()) {
             trials.push(test_of_refusal(client, refusal, &runtime, &table));
         }
-    }
-    for fault in FAULTS {
-        trials.push(test_of_fault(fault, &runtime));
     }
 
     let conclusion = libtest_mimic::run(&arguments, trials);

@@ -25,12 +25,14 @@ use full_node::an_update_of_a_full_node_under_load_costs_nothing;
 /// The tests of this module.
 pub const TESTS: &[Test] = tests![
     a_rolling_update_costs_no_exchange,
-    an_update_of_a_full_node_under_load_costs_nothing,
     containers_take_over,
     nobody_else_gets_tokens,
     who_takes_the_name_is_not_believed,
     a_pod_of_another_controller_starts_cold,
 ];
+
+/// With a full node.
+pub const ALONE: &[Test] = tests![an_update_of_a_full_node_under_load_costs_nothing];
 
 /// Pods of team-0: three with a linked account, and one without.
 fn pods(world: &World, api: &mut Client, google: &Cloud) -> Vec<Arc<Pod>> {

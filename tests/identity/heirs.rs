@@ -17,12 +17,14 @@ use crate::support::switch::is_full_size;
 use crate::world::World;
 
 pub const TESTS: &[Test] = tests![
-    an_heir_is_never_taken_for_a_pod_whose_teardown_is_stuck,
     an_heir_whose_sandbox_has_died_is_not_taken_for_the_pod_before_it,
     a_pod_whose_sandbox_has_died_is_not_taken_for_one_that_has_given_itself_its_address,
     a_kept_connection_ends_with_its_pod,
     a_connection_that_pauses_stays_its_pods,
 ];
+
+/// With heirs that ask at certain times.
+pub const ALONE: &[Test] = tests![an_heir_is_never_taken_for_a_pod_whose_teardown_is_stuck];
 
 /// Delays of an heir's first request after the start of its sandbox, in milliseconds.
 const DELAYS: [u64; 5] = [0, 50, 100, 200, 300];

@@ -69,23 +69,20 @@ use support::needs;
 /// Requirements of each of these tests (`tests/needs.tsv`).
 const NEEDS: [&str; 6] = ["network namespaces", "control groups", "ip", "setpriv", "openssl", "kube-apiserver"];
 
+/// Tests that run at once, unless the command line sets it. Each has an API server of its own.
+const AT_ONCE: usize = 3;
+
 fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
-    // Each test has a hundred clients and measures time.
-    arguments.test_threads = Some(1);
+    arguments.test_threads.get_or_insert(AT_ONCE);
     support::open_many_files();
     let with_nft = [&NEEDS[..], &startup_taint::NEEDS].concat();
     let with_clients = [&NEEDS[..], &clients::NEEDS].concat();
+    // These wait most of the time.
     let modules = [
         ("environment", environment::TESTS),
-        ("naive", naive::TESTS),
-        ("first", first::TESTS),
-        ("crowd", crowd::TESTS),
-        ("dead", dead::TESTS),
         ("heirs", heirs::TESTS),
         ("leads", leads::TESTS),
-        ("claims", claims::TESTS),
-        ("limits", limits::TESTS),
         ("operators", operators::TESTS),
         ("outage", outage::TESTS),
         ("rights", rights::TESTS),
@@ -95,16 +92,30 @@ fn main() -> ExitCode {
         ("fleet", fleet::TESTS),
         ("trees", trees::TESTS),
         ("doctor", doctor::TESTS),
+    ];
+    // These have a hundred clients, or measure time.
+    let alone = [
+        ("naive", naive::TESTS),
+        ("first", first::TESTS),
+        ("crowd", crowd::TESTS),
+        ("dead", dead::TESTS),
+        ("heirs", heirs::ALONE),
+        ("claims", claims::TESTS),
+        ("limits", limits::TESTS),
+        ("outage", outage::ALONE),
+        ("tokens", tokens::ALONE),
+        ("handover", handover::ALONE),
         ("quiet", quiet::TESTS),
         ("memory", memory::TESTS),
         ("churn", churn::TESTS),
     ];
     let trials = modules.iter().flat_map(|(module, tests)| needs::trials(module, &NEEDS, tests));
     let trials = trials.chain(needs::trials("startup_taint", &with_nft, startup_taint::TESTS));
-    let trials = trials.chain(needs::trials("clients", &with_clients, clients::TESTS));
     let trials = trials.chain(needs::trials("rights::files", &[], rights::files::TESTS));
-    let trials = trials.chain(needs::trials("scan", &scan::NEEDS, scan::TESTS));
     let trials = trials.chain(needs::trials("static_pods", &static_pods::NEEDS, static_pods::TESTS));
-    let trials: Vec<Trial> = trials.chain(needs::trials("manifests", &manifests::NEEDS, manifests::TESTS)).collect();
+    let trials = trials.chain(needs::trials("manifests", &manifests::NEEDS, manifests::TESTS));
+    let trials = trials.chain(alone.iter().flat_map(|(module, tests)| needs::trials_alone(module, &NEEDS, tests)));
+    let trials = trials.chain(needs::trials_alone("clients", &with_clients, clients::TESTS));
+    let trials: Vec<Trial> = trials.chain(needs::trials_alone("scan", &scan::NEEDS, scan::TESTS)).collect();
     libtest_mimic::run(&arguments, trials).exit_code()
 }

@@ -23,11 +23,13 @@ use crate::world::{Proxy, World};
 
 pub const TESTS: &[Test] = tests![
     pods_get_the_tokens_of_their_own_accounts,
-    a_cold_herd_costs_one_exchange_per_account,
     a_pod_finds_its_token_when_it_starts,
     what_was_given_goes_on_while_google_and_the_api_server_are_away,
     what_google_refuses_is_seen_by_operators,
 ];
+
+/// With a hundred clients.
+pub const ALONE: &[Test] = tests![a_cold_herd_costs_one_exchange_per_account];
 
 const ACCOUNTS: &str = "/computeMetadata/v1/instance/service-accounts";
 

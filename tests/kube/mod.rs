@@ -14,8 +14,8 @@ use std::fs::{self, File};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
@@ -145,7 +145,10 @@ impl ApiServer {
 
     /// Starts it again at the same address with the same data, and waits until it is ready.
     pub fn restart(&mut self) {
+        // A start keeps a processor busy for seconds, and tests beside this one wait for theirs.
+        static STARTING: Mutex<()> = Mutex::new(());
         self.kill();
+        let _turn = STARTING.lock().unwrap_or_else(PoisonError::into_inner);
         let mut server = command(self.place.as_ref(), &programs().join("kube-apiserver"), &self.dir, "apiserver.log");
         server.args(flags(self.addr, self.etcd_port));
         server.args(self.confines_nodes.then_some("--enable-admission-plugins=NodeRestriction"));

@@ -11,10 +11,6 @@ use crate::world::{SERVER, TOKEN, World, is_protected, redirect, server, succeed
 
 /// The tests of this module.
 pub const TESTS: &[Test] = tests![
-    nft_drops_a_flood_of_one_pod_alone,
-    iptables_drops_a_flood_of_one_pod_alone,
-    pods_that_start_at_once_lose_nothing,
-    a_rate_of_0_is_no_bound,
     what_was_dropped_is_counted_and_logged,
     rules_do_not_wait_for_the_keeper_s_port,
     nft_s_bound_comes_back,
@@ -23,6 +19,14 @@ pub const TESTS: &[Test] = tests![
     a_keeper_adds_the_bound_when_it_is_no_longer_refused,
     a_bound_that_only_a_dry_run_accepts_is_tried_once,
     addresses_that_are_not_a_pod_s_own_take_no_room,
+];
+
+/// These count connections that succeed within a short time.
+pub const ALONE: &[Test] = tests![
+    nft_drops_a_flood_of_one_pod_alone,
+    iptables_drops_a_flood_of_one_pod_alone,
+    pods_that_start_at_once_lose_nothing,
+    a_rate_of_0_is_no_bound
 ];
 
 /// Connections of a flood that nothing stops.

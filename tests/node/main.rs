@@ -46,7 +46,12 @@ use support::vm;
 /// The needs of each of these tests (`tests/needs.tsv`).
 const NEEDS: [&str; 6] = ["network namespaces", "ip", "nft", "iptables", "curl", "setpriv"];
 
+/// Tests that run at once, unless the command line sets it. Most of them wait for a keeper, which looks each 30 s.
+const AT_ONCE: usize = 4;
+
 fn main() -> ExitCode {
+    let mut arguments = Arguments::from_args();
+    arguments.test_threads.get_or_insert(AT_ONCE);
     let modules = [
         ("attacks", attacks::rules::TESTS),
         ("attacks", attacks::pods::TESTS),
@@ -58,15 +63,16 @@ fn main() -> ExitCode {
         ("dataplane", dataplane::TESTS),
         ("doors", doors::TESTS),
         ("first_edition", first_edition::TESTS),
-        ("handover", handover::TESTS),
         ("installing", installing::TESTS),
         ("ipv6", ipv6::TESTS),
         ("policy", policy::TESTS),
-        ("reboot", reboot::TESTS),
         ("refusing", refusing::TESTS),
         ("sidecar", sidecar::TESTS),
         ("spoof", spoof::TESTS),
     ];
+    // These measure time.
+    let alone =
+        [("bound", bound::ALONE), ("handover", handover::TESTS), ("ipv6", ipv6::ALONE), ("reboot", reboot::TESTS)];
     let trials = modules.iter().flat_map(|(module, tests)| needs::trials(module, &NEEDS, tests));
     let with_tc = [&NEEDS[..], &["tc with clsact and mirred"]].concat();
     let trials = trials.chain(needs::trials("dataplane", &with_tc, dataplane::WITH_TC));
@@ -82,7 +88,8 @@ fn main() -> ExitCode {
     trials.extend(kube_proxy::WITH_IPVS.iter().map(|test| with_ipvs(&with_kube_proxy, *test)));
     let sandboxes = needs::trials("sandboxes", &["control groups", "network namespaces", "ip"], sandboxes::TESTS);
     trials.extend(sandboxes);
-    libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
+    trials.extend(alone.iter().flat_map(|(module, tests)| needs::trials_alone(module, &NEEDS, tests)));
+    libtest_mimic::run(&arguments, trials).exit_code()
 }
 
 /// A test of IPVS, on this kernel if it has that, otherwise on another.

@@ -8,6 +8,7 @@ mod scratch;
 pub mod stall;
 pub mod switch;
 pub mod tokens;
+mod turn;
 mod upstream;
 pub mod vm;
 mod wire;

@@ -10,6 +10,7 @@ use std::sync::{Mutex, PoisonError};
 use libtest_mimic::{Completion, Failed, Trial};
 
 use super::switch::is_on;
+use super::turn;
 
 const TABLE: &str = include_str!("../needs.tsv");
 
@@ -101,15 +102,33 @@ pub fn trial(
     })
 }
 
-/// The tests of a module, which have the same needs. A panic is a failure.
+/// The tests of a module, which have the same needs. They may run beside each other. A panic is a failure.
 pub fn trials<'a>(
+    module: &'a str,
+    needs: &'a [&'static str],
+    tests: &'static [Test],
+) -> impl Iterator<Item = Trial> + 'a {
+    run(turn::beside_others, module, needs, tests)
+}
+
+/// The same for tests during which no other runs.
+pub fn trials_alone<'a>(
+    module: &'a str,
+    needs: &'a [&'static str],
+    tests: &'static [Test],
+) -> impl Iterator<Item = Trial> + 'a {
+    run(turn::alone, module, needs, tests)
+}
+
+fn run<'a>(
+    run: fn(fn()),
     module: &'a str,
     needs: &'a [&'static str],
     tests: &'static [Test],
 ) -> impl Iterator<Item = Trial> + 'a {
     tests.iter().map(move |(name, test)| {
         trial(format!("{module}::{name}"), needs.to_vec(), move || {
-            test();
+            run(*test);
             Ok(Completion::Completed)
         })
     })

@@ -1,0 +1,17 @@
+//! Turns: tests that mostly wait run beside each other, and one that measures time or keeps the processor busy runs alone.
+
+use std::sync::{PoisonError, RwLock};
+
+static PROCESSOR: RwLock<()> = RwLock::new(());
+
+/// Runs a test beside others.
+pub fn beside_others(test: fn()) {
+    let _turn = PROCESSOR.read().unwrap_or_else(PoisonError::into_inner);
+    test();
+}
+
+/// Runs a test while no other runs.
+pub fn alone(test: fn()) {
+    let _turn = PROCESSOR.write().unwrap_or_else(PoisonError::into_inner);
+    test();
+}
