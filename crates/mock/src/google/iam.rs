@@ -66,13 +66,8 @@ struct WrittenIdentity {
     delegates: Vec<String>,
     #[serde(default)]
     audience: String,
-    #[serde(default, alias = "include_email")]
+    #[serde(default)]
     include_email: bool,
-    // Accepted, but without effect.
-    #[serde(default, alias = "organization_number_included", rename = "organizationNumberIncluded")]
-    _organization_number_included: bool,
-    #[serde(default, alias = "use_email_azp", rename = "useEmailAzp")]
-    _use_email_azp: bool,
 }
 
 impl Impersonation {
@@ -125,7 +120,7 @@ impl Impersonation {
 impl Wish {
     fn read(endpoint: Endpoint, body: &[u8]) -> Result<Self, Refusal> {
         if endpoint == Endpoint::IdToken {
-            let WrittenIdentity { delegates, audience, include_email, .. } = json(body)?;
+            let WrittenIdentity { delegates, audience, include_email } = json(body)?;
             if audience.is_empty() {
                 return Err(Refusal::argument("audience is required"));
             }
