@@ -75,7 +75,7 @@ impl Issuer {
     }
 
     /// The claims of [`Issuer::token`], so that a test can change them.
-    pub fn claims(&self, pod: &Pod, audience: &str, issued: u64, life: Duration) -> Value {
+    pub(super) fn claims(&self, pod: &Pod, audience: &str, issued: u64, life: Duration) -> Value {
         let Pod { workload: Workload { namespace, service_account }, name, uid } = pod;
         let serial = self.serial.fetch_add(1, Relaxed) + 1;
         json!({
@@ -96,7 +96,7 @@ impl Issuer {
     }
 
     /// Signs any claims.
-    pub fn sign(&self, claims: &Value) -> String {
+    pub(super) fn sign(&self, claims: &Value) -> String {
         self.sign_with_header(&json!({ "alg": "RS256", "kid": self.kid() }), claims)
     }
 

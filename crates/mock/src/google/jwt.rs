@@ -7,7 +7,8 @@ use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use ring::rsa::PublicKeyComponents;
 use ring::signature::RSA_PKCS1_2048_8192_SHA256;
-use serde::Deserialize;
+use serde::de::Error;
+use serde::{Deserialize, Deserializer};
 
 use super::answer::Refusal;
 use super::{Pool, Workload};
@@ -18,7 +19,7 @@ const MAX_LIFE_SECONDS: u64 = 24 * 60 * 60;
 /// Maximum time by which a clock may be behind the issuer's, in seconds.
 const SKEW_SECONDS: u64 = 60;
 
-/// Public keys that sign service account tokens, by their `kid`. Only keys for RS256.
+/// Public keys that sign service account tokens, by their `kid`. They are for RS256.
 #[derive(Debug, Clone, Default)]
 pub struct Jwks(HashMap<String, PublicKeyComponents<Vec<u8>>>);
 
@@ -30,23 +31,23 @@ struct Written {
 
 #[derive(Deserialize)]
 struct WrittenKey {
-    kty: String,
-    alg: Option<String>,
-    #[serde(default)]
     kid: String,
-    #[serde(default)]
-    n: Number,
-    #[serde(default)]
-    e: Number,
+    #[serde(deserialize_with = "base64url")]
+    n: Vec<u8>,
+    #[serde(deserialize_with = "base64url")]
+    e: Vec<u8>,
+}
+
+fn base64url<'de, D: Deserializer<'de>>(text: D) -> Result<Vec<u8>, D::Error> {
+    URL_SAFE_NO_PAD.decode(String::deserialize(text)?).map_err(D::Error::custom)
 }
 
 impl Jwks {
-    /// Parses the response of an API server's `/openid/v1/jwks`. Keys that are not for RS256 are left out.
+    /// Parses the response of an API server's `/openid/v1/jwks`. All its keys must be RSA keys.
     pub fn parse(json: &str) -> Result<Self, serde_json::Error> {
         let written: Written = serde_json::from_str(json)?;
-        let is_rs256 = |key: &WrittenKey| key.kty == "RSA" && key.alg.as_deref().is_none_or(|alg| alg == "RS256");
-        let keys = written.keys.into_iter().filter(is_rs256);
-        Ok(Self(keys.map(|key| (key.kid, PublicKeyComponents { n: key.n.0, e: key.e.0 })).collect()))
+        let key = |WrittenKey { kid, n, e }| (kid, PublicKeyComponents { n, e });
+        Ok(Self(written.keys.into_iter().map(key).collect()))
     }
 
     /// The claims of a token, if one of the keys signed it.
@@ -73,21 +74,6 @@ fn refused<T>(why: impl Display) -> Result<T, Refusal> {
     Err(Refusal::grant(why.to_string()))
 }
 
-/// Big-endian bytes without leading zeros, in base64url.
-#[derive(Default, Deserialize)]
-#[serde(try_from = "String")]
-struct Number(Vec<u8>);
-
-impl TryFrom<String> for Number {
-    type Error = base64::DecodeError;
-
-    fn try_from(text: String) -> Result<Self, Self::Error> {
-        let digits = URL_SAFE_NO_PAD.decode(text.trim_end_matches('='))?;
-        let zeros = digits.iter().take_while(|digit| **digit == 0).count();
-        Ok(Self(digits[zeros..].to_vec()))
-    }
-}
-
 fn part<T: for<'a> Deserialize<'a>>(text: &str) -> Option<T> {
     serde_json::from_slice(&URL_SAFE_NO_PAD.decode(text).ok()?).ok()
 }
@@ -103,19 +89,12 @@ struct Header {
 pub(super) struct Claims {
     iss: String,
     sub: String,
-    aud: Audiences,
+    aud: Vec<String>,
     exp: u64,
     iat: u64,
-    nbf: Option<u64>,
+    nbf: u64,
     #[serde(rename = "kubernetes.io")]
     kubernetes: Option<Kubernetes>,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-#[serde(untagged)]
-enum Audiences {
-    One(String),
-    Several(Vec<String>),
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
@@ -161,38 +140,28 @@ impl Claims {
 
     /// Checks everything except the signature. `now` is in seconds since 1970.
     fn check(&self, pool: &Pool, now: u64) -> Result<Verified, Refusal> {
-        let Self { iss, sub, aud, exp, iat, nbf, kubernetes } = self;
-        let audiences = match aud {
-            Audiences::One(one) => std::slice::from_ref(one),
-            Audiences::Several(several) => several,
-        };
+        let Self { iss, sub, aud, exp, iat, nbf, .. } = self;
         if *iss != pool.issuer {
             return refused(format_args!("The issuer in ID Token {iss} does not match the expected ones."));
         }
-        if !audiences.iter().any(|audience| pool.token_audiences.contains(audience)) {
-            return refused(format_args!(
-                "The audience in ID Token {audiences:?} does not match the expected audience."
-            ));
+        if !aud.iter().any(|audience| pool.token_audiences.contains(audience)) {
+            return refused(format_args!("The audience in ID Token {aud:?} does not match the expected audience."));
         }
         if *exp <= now {
             return refused(format_args!("ID Token issued at {iat} is stale to sign-in."));
         }
-        if nbf.unwrap_or(*iat).max(*iat) > now + SKEW_SECONDS {
+        if *nbf.max(iat) > now + SKEW_SECONDS {
             return refused(format_args!("ID Token issued at {iat} is not valid yet."));
         }
         if exp.saturating_sub(*iat) > MAX_LIFE_SECONDS {
             return refused(format_args!("ID Token issued at {iat} is valid for more than 24 hours."));
         }
-        let unbound = || refused("The ID Token is not bound to a pod.");
-        let Some(Kubernetes { namespace, pod: Some(pod), serviceaccount }) = kubernetes else { return unbound() };
-        if [&pod.name, &pod.uid, &serviceaccount.uid].iter().any(|text| text.is_empty()) {
-            return unbound();
-        }
-        if *sub != format!("system:serviceaccount:{namespace}:{}", serviceaccount.name) {
+        let Some(caller) = self.caller() else { return refused("The ID Token is not bound to a pod.") };
+        let Workload { namespace, service_account } = &caller.workload;
+        if *sub != format!("system:serviceaccount:{namespace}:{service_account}") {
             return refused(format_args!("The subject {sub} is not the ID Token's service account."));
         }
-        let workload = Workload::new(namespace, &serviceaccount.name);
-        Ok(Verified { caller: Caller { workload, pod_uid: pod.uid.clone() }, exp: *exp })
+        Ok(Verified { caller, exp: *exp })
     }
 }
 
