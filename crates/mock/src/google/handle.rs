@@ -3,11 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use bytes::Bytes;
-use http::{Request, Response};
-
 use super::fault::Fault;
-use super::routes;
 use super::state::State;
 use super::{Endpoint, Principal, Subject, Workload};
 use crate::listening::stop;
@@ -27,7 +23,7 @@ impl Handle {
 
     /// The URL of both services, without a path or a trailing slash.
     pub fn url(&self) -> String {
-        format!("{}://{}", if self.state.settings.tls { "https" } else { "http" }, self.state.addr)
+        format!("https://{}", self.state.addr)
     }
 
     /// The certificate of its authority, in PEM.
@@ -38,13 +34,6 @@ impl Handle {
     /// The fake's time, in whole seconds since 1970. It follows tokio's clock, even when that is paused.
     pub fn now(&self) -> u64 {
         self.state.clock.now()
-    }
-
-    /// Answers a request without a connection, for tests in which tokio's clock is paused. The URL's host does not
-    /// matter.
-    pub async fn call(&self, request: Request<Bytes>) -> Response<Bytes> {
-        let (parts, body) = request.into_parts();
-        routes::answer(&self.state, &parts, &body).await
     }
 
     /// Closes the listener and all connections, and waits until this is done. The state is lost. Another fake can
@@ -92,7 +81,7 @@ impl Handle {
 
     /// While away, closes all connections, even with requests in progress, and new ones as soon as they arrive. It keeps its state.
     pub fn set_away(&self, is_away: bool) {
-        self.state.set_away(is_away);
+        self.state.away.send_if_modified(|was_away| std::mem::replace(was_away, is_away) != is_away);
     }
 }
 

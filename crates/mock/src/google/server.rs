@@ -11,10 +11,10 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
-use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
 
 use super::answer::Refusal;
 use super::routes;
@@ -40,7 +40,7 @@ impl Google {
     /// If no port can be bound.
     #[expect(clippy::unused_async, reason = "only a runtime can listen, as with tokio's TcpListener")]
     pub async fn start(settings: Settings) -> Handle {
-        let tls = settings.tls.then(|| TlsAcceptor::from(Arc::new(settings.authority.tls())));
+        let tls = TlsAcceptor::from(Arc::new(settings.authority.tls()));
         let listener = listen(ADDR).expect("the loopback address has a free port");
         let state = Arc::new(State::new(listener.local_addr().expect("it is bound"), settings));
         tokio::spawn(run(listener, tls, Arc::clone(&state), state.stop.subscribe()));
@@ -49,35 +49,33 @@ impl Google {
 }
 
 /// Serves until a stop is requested, then closes all connections.
-async fn run(listener: TcpListener, tls: Option<TlsAcceptor>, state: Arc<State>, mut stop: watch::Receiver<bool>) {
+async fn run(listener: TcpListener, tls: TlsAcceptor, state: Arc<State>, mut stop: watch::Receiver<bool>) {
     let serving = |stream| {
-        // Subscribes before the check, so that a cut in between is not missed.
-        let cuts = state.cuts.subscribe();
-        (!state.is_away()).then(|| serve(stream, tls.clone(), Arc::clone(&state), cuts))
+        // Subscribes before the check, so that a change in between is not missed.
+        let away = state.away.subscribe();
+        let is_away = *away.borrow();
+        (!is_away).then(|| serve(stream, tls.clone(), Arc::clone(&state), away))
     };
     accept(listener, stopped(&mut stop), serving).await;
 }
 
-async fn serve(stream: TcpStream, tls: Option<TlsAcceptor>, state: Arc<State>, mut cuts: watch::Receiver<u64>) {
+async fn serve(stream: TcpStream, tls: TlsAcceptor, state: Arc<State>, mut away: watch::Receiver<bool>) {
     // Without this option responses are late, but complete.
     let _ = stream.set_nodelay(true);
     let served = async {
-        match tls {
+        match tls.accept(stream).await {
+            Ok(stream) => http(stream, &state).await,
             // Clients that do not trust the certificate, or reset the connection, are not reported.
-            Some(tls) => match tls.accept(stream).await {
-                Ok(stream) => http(stream, &state).await,
-                Err(error) => tracing::debug!(%error, "a TLS handshake with the fake Google failed"),
-            },
-            None => http(stream, &state).await,
+            Err(error) => tracing::debug!(%error, "a TLS handshake with the fake Google failed"),
         }
     };
     tokio::select! {
         () = served => {}
-        _ = cuts.changed() => {}
+        _ = away.changed() => {}
     }
 }
 
-async fn http(stream: impl AsyncRead + AsyncWrite + Unpin, state: &State) {
+async fn http(stream: TlsStream<TcpStream>, state: &State) {
     let service = service_fn(async |request| Ok::<_, Infallible>(respond(state, request).await));
     // No timeout: with tokio's clock paused it would expire at once.
     let connection = http1::Builder::new().header_read_timeout(None).serve_connection(TokioIo::new(stream), service);

@@ -5,8 +5,6 @@ use super::{Authority, Jwks};
 /// The start configuration of a fake Google. Accounts and bindings are set on the [`Handle`](super::Handle).
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// Whether to serve HTTPS rather than HTTP. Default: true.
-    pub tls: bool,
     /// The authority of the server's certificate. Default: [`Authority::USUAL`].
     pub authority: Authority,
     /// The pools that are known to STS.
@@ -18,7 +16,7 @@ pub struct Settings {
 impl Settings {
     /// The defaults, with one pool.
     pub fn new(pool: Pool) -> Self {
-        Self { tls: true, authority: Authority::USUAL, pools: vec![pool], jwks: Jwks::default() }
+        Self { authority: Authority::USUAL, pools: vec![pool], jwks: Jwks::default() }
     }
 }
 

@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use parking_lot::Mutex;
 use tokio::sync::watch;
@@ -25,9 +24,8 @@ pub(super) struct State {
     pub(super) clock: Clock,
     /// Becomes true when the handle requests a stop. The server has a receiver until everything is closed.
     pub(super) stop: watch::Sender<bool>,
-    /// Number of times that all connections were cut.
-    pub(super) cuts: watch::Sender<u64>,
-    is_away: AtomicBool,
+    /// Whether new connections are closed at once. A change ends all others.
+    pub(super) away: watch::Sender<bool>,
 }
 
 impl State {
@@ -41,20 +39,7 @@ impl State {
             requests: Mutex::default(),
             clock: Clock::new(),
             stop: watch::Sender::new(false),
-            cuts: watch::Sender::new(0),
-            is_away: AtomicBool::new(false),
+            away: watch::Sender::new(false),
         }
-    }
-
-    /// Sets whether new connections are closed at once. If so, cuts all others.
-    pub(super) fn set_away(&self, is_away: bool) {
-        self.is_away.store(is_away, Relaxed);
-        if is_away {
-            self.cuts.send_modify(|cuts| *cuts += 1);
-        }
-    }
-
-    pub(super) fn is_away(&self) -> bool {
-        self.is_away.load(Relaxed)
     }
 }

@@ -69,6 +69,6 @@ async fn other_paths_and_methods_are_404() {
         assert_eq!(world.post(path, None, &json!({})).await.status, 404, "{path}");
     }
     let request = Request::get("/v1/token").body(Bytes::new()).expect("a request");
-    assert_eq!(world.google.call(request).await.status(), 404);
+    assert_eq!(world.call(request).await.status, 404);
     assert_eq!(world.google.count(Endpoint::Sts), 0);
 }

@@ -31,10 +31,8 @@ async fn connect(google: &Handle, name: &str, authority: Authority) -> std::io::
     TlsConnector::from(Arc::new(config)).connect(name, stream).await
 }
 
-async fn client<S>(stream: S) -> SendRequest<Full<Bytes>>
-where
-    S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + Unpin + 'static,
-{
+async fn client(google: &Handle) -> SendRequest<Full<Bytes>> {
+    let stream = connect(google, "localhost", Authority::USUAL).await.expect("TLS");
     let (client, connection) = handshake(TokioIo::new(stream)).await.expect("no bytes are sent yet");
     tokio::spawn(connection);
     client
@@ -49,15 +47,9 @@ async fn send(client: &mut SendRequest<Full<Bytes>>, body: &Value) -> Result<Rep
     Ok(Reply::new(Response::from_parts(parts, body.collect().await?.to_bytes())))
 }
 
-async fn with_tls() -> World {
-    let issuer = Issuer::new(CLUSTER);
-    let settings = Settings { jwks: issuer.jwks(), ..Settings::new(Pool::gke(POOL, CLUSTER)) };
-    World { google: Google::start(settings).await, issuer }
-}
-
 #[tokio::test]
 async fn tls_is_trusted_by_its_own_authority_only() {
-    let world = with_tls().await;
+    let world = World::new().await;
     let google = &world.google;
     assert_eq!(google.url(), format!("https://127.0.0.1:{}", google.addr().port()));
     for name in ["localhost", "127.0.0.1", "::1"] {
@@ -71,9 +63,8 @@ async fn tls_is_trusted_by_its_own_authority_only() {
 
 #[tokio::test]
 async fn a_connection_serves_many_requests() {
-    let world = with_tls().await;
-    let stream = connect(&world.google, "localhost", Authority::USUAL).await.expect("TLS");
-    let mut client = client(stream).await;
+    let world = World::new().await;
+    let mut client = client(&world.google).await;
     for _ in 0..3 {
         let reply = send(&mut client, &exchange(&world.ksa_token(&checkout()))).await.expect("an answer");
         assert_eq!(reply.status, 200, "{}", reply.body);
@@ -87,15 +78,14 @@ async fn a_connection_serves_many_requests() {
 async fn a_google_that_is_away_comes_back_with_what_it_knew() {
     let world = World::new().await;
     let body = exchange(&world.ksa_token(&checkout()));
-    let mut before = client(TcpStream::connect(world.google.addr()).await.expect("it accepts")).await;
+    let mut before = client(&world.google).await;
     let reply = send(&mut before, &body).await.expect("an answer");
     let token = reply.body["access_token"].as_str().expect("a token").to_owned();
     world.google.set_away(true);
     assert!(send(&mut before, &body).await.is_err());
-    let mut during = client(TcpStream::connect(world.google.addr()).await.expect("it accepts")).await;
-    assert!(send(&mut during, &body).await.is_err());
+    assert!(connect(&world.google, "localhost", Authority::USUAL).await.is_err());
     world.google.set_away(false);
-    let mut after = client(TcpStream::connect(world.google.addr()).await.expect("it accepts")).await;
+    let mut after = client(&world.google).await;
     assert_eq!(send(&mut after, &body).await.expect("an answer").status, 200);
     assert!(world.google.subject_of(&token).is_some());
     world.google.fault(Endpoint::Sts, Fault::Hang);
@@ -110,7 +100,7 @@ async fn a_google_that_is_away_comes_back_with_what_it_knew() {
 
 #[tokio::test]
 async fn it_stops_with_its_connections() {
-    let world = with_tls().await;
+    let world = World::new().await;
     let open = connect(&world.google, "localhost", Authority::USUAL).await.expect("TLS");
     tokio::time::timeout(Duration::from_secs(10), world.google.stop()).await.expect("it stops");
     assert!(TcpStream::connect(world.google.addr()).await.is_err());

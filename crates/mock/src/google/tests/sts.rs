@@ -100,7 +100,7 @@ async fn other_headers_are_refused() {
     assert_eq!(world.post("/v1/token", Some("x"), &exchange(&token)).await.error(), (400, "invalid_request"));
     let request = Request::post("/v1/token").header(CONTENT_TYPE, "text/plain");
     let request = request.body(exchange(&token).to_string().into()).expect("a request");
-    assert_eq!(Reply::new(world.google.call(request).await).error(), (400, "invalid_request"));
+    assert_eq!(world.call(request).await.error(), (400, "invalid_request"));
 }
 
 #[tokio::test]
@@ -182,7 +182,7 @@ async fn a_provider_takes_its_name_as_the_audience() {
     let url = format!("https:{name}");
     for (audience, status) in [(name, 200), (&url, 200), ("my-audience", 400)] {
         let pool = Pool::provider(name, issuer.url());
-        let settings = Settings { jwks: issuer.jwks(), tls: false, ..Settings::new(pool) };
+        let settings = Settings { jwks: issuer.jwks(), ..Settings::new(pool) };
         let world = World { google: Google::start(settings).await, issuer: Issuer::new(issuer.url()) };
         let token = world.issuer.token(&pod(&checkout()), audience, world.google.now(), HOUR);
         let reply = world.exchange(&token, &json!({ "audience": name })).await;
