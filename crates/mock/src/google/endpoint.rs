@@ -34,13 +34,4 @@ impl Endpoint {
         };
         Some((method, Some(email.to_owned())))
     }
-
-    /// The permission on a Google service account that the method requires.
-    pub(super) fn permission(self) -> Option<&'static str> {
-        match self {
-            Self::Sts => None,
-            Self::AccessToken => Some("iam.serviceAccounts.getAccessToken"),
-            Self::IdToken => Some("iam.serviceAccounts.getOpenIdToken"),
-        }
-    }
 }

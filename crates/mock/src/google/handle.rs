@@ -68,7 +68,7 @@ impl Handle {
     /// The subject of an access token or identity token that was issued here, expired or not. Only the last 50,000
     /// tokens are remembered.
     pub fn subject_of(&self, token: &str) -> Option<Subject> {
-        self.state.tokens.lock().get(token).map(|issued| issued.subject.as_ref().clone())
+        self.state.tokens.lock().get(token).map(|issued| issued.subject.clone())
     }
 }
 

@@ -15,9 +15,7 @@ use super::jwt::Caller;
 use super::state::State;
 use super::tokens::{Identity, Issued};
 
-/// Default and maximum lifetime of an access token, in seconds. Google allows longer lifetimes only by an
-/// organisation's policy.
-const DEFAULT_SECONDS: u64 = 3600;
+/// Maximum lifetime of an access token, in seconds. Google allows longer lifetimes only by an organisation's policy.
 const MAX_SECONDS: u64 = 3600;
 
 /// A federated token must have one of these scopes.
@@ -29,7 +27,6 @@ const DELEGATE: &str = "projects/-/serviceAccounts/";
 /// A request to act as a Google service account.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Impersonation {
-    endpoint: Endpoint,
     email: String,
     bearer: Option<String>,
     /// An invalid wish is refused only after the token is found to be valid.
@@ -54,9 +51,9 @@ enum Kind {
 struct WrittenAccess {
     #[serde(default)]
     delegates: Vec<String>,
-    #[serde(default)]
     scope: Vec<String>,
-    lifetime: Option<String>,
+    /// Google's default, an hour, is not taken for granted.
+    lifetime: String,
 }
 
 #[derive(Deserialize)]
@@ -64,7 +61,6 @@ struct WrittenAccess {
 struct WrittenIdentity {
     #[serde(default)]
     delegates: Vec<String>,
-    #[serde(default)]
     audience: String,
     #[serde(default)]
     include_email: bool,
@@ -74,7 +70,7 @@ impl Impersonation {
     pub(super) fn read(endpoint: Endpoint, email: String, parts: &Parts, body: &[u8]) -> Self {
         let authorization = parts.headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok());
         let bearer = authorization.and_then(|value| value.strip_prefix("Bearer ")).map(str::to_owned);
-        Self { endpoint, email, bearer, wish: Wish::read(endpoint, body) }
+        Self { email, bearer, wish: Wish::read(endpoint, body) }
     }
 
     /// The caller that the token was issued for.
@@ -92,13 +88,10 @@ impl Impersonation {
             let text = "Request had insufficient authentication scopes.";
             return Err(Refusal::Api(StatusCode::FORBIDDEN, text.into()));
         }
-        let Self { endpoint, email, wish, .. } = self;
+        let Self { email, wish, .. } = self;
         let Wish { delegates, kind } = wish?;
-        state
-            .accounts
-            .lock()
-            .check(principal(&issued), &delegates, &email)
-            .map_err(|denied| refusal(denied, endpoint))?;
+        let checked = state.accounts.lock().check(principal(&issued), &delegates, &email);
+        checked.map_err(|denied| refusal(denied, &kind))?;
         let mut tokens = state.tokens.lock();
         Ok(Answer::ok(&match kind {
             Kind::Access { scopes, seconds } => {
@@ -130,12 +123,9 @@ impl Wish {
         if scopes.iter().all(String::is_empty) {
             return Err(Refusal::argument("scope is required"));
         }
-        let seconds = match lifetime {
-            Some(text) => duration(&text).ok_or_else(|| {
-                Refusal::argument(format!("lifetime must be of the form \"1s\" and at most \"{MAX_SECONDS}s\""))
-            })?,
-            None => DEFAULT_SECONDS,
-        };
+        let seconds = duration(&lifetime).ok_or_else(|| {
+            Refusal::argument(format!("lifetime must be of the form \"1s\" and at most \"{MAX_SECONDS}s\""))
+        })?;
         Ok(Self { delegates: emails(&delegates)?, kind: Kind::Access { scopes, seconds } })
     }
 }
@@ -168,10 +158,11 @@ fn principal(issued: &Issued) -> Principal {
     }
 }
 
-fn refusal(denied: Denied, endpoint: Endpoint) -> Refusal {
-    match (denied, endpoint.permission()) {
-        (Denied::Account, Some(permission)) => Refusal::Permission(permission),
+fn refusal(denied: Denied, kind: &Kind) -> Refusal {
+    match (denied, kind) {
+        (Denied::Missing, _) => Refusal::Status(StatusCode::NOT_FOUND),
         (Denied::Delegate, _) => Refusal::Permission("iam.serviceAccounts.implicitDelegation"),
-        (Denied::Missing | Denied::Account, _) => Refusal::Status(StatusCode::NOT_FOUND),
+        (Denied::Account, Kind::Access { .. }) => Refusal::Permission("iam.serviceAccounts.getAccessToken"),
+        (Denied::Account, Kind::Identity { .. }) => Refusal::Permission("iam.serviceAccounts.getOpenIdToken"),
     }
 }

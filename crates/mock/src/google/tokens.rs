@@ -21,7 +21,7 @@ const MAX_TOKENS: usize = 50_000;
 /// An issued token.
 #[derive(Debug, Clone)]
 pub(super) struct Issued {
-    pub(super) subject: Arc<Subject>,
+    pub(super) subject: Subject,
     /// Expiry in seconds since 1970.
     pub(super) expires_at: u64,
     /// Whether it may be used as a `Bearer` token.
@@ -42,7 +42,6 @@ pub(super) struct Identity<'a> {
 pub(super) struct Tokens {
     issued: HashMap<Arc<str>, Issued>,
     order: VecDeque<Arc<str>>,
-    serial: u64,
 }
 
 impl Tokens {
@@ -56,25 +55,19 @@ impl Tokens {
         bound_to: Option<String>,
         expires_at: u64,
     ) -> Arc<str> {
-        let subject = Subject { bound_to, ..self.subject(caller, email, scopes) };
+        let subject = Subject { scopes, bound_to, ..subject(caller, email) };
         self.keep(padded(subject.write(), TOKEN_BYTES), subject, expires_at, true)
     }
 
     /// A new identity token: well-formed, with a signature that no verifier accepts. `now` is in seconds since 1970.
     pub(super) fn identity(&mut self, caller: &Caller, identity: Identity<'_>, now: u64) -> Arc<str> {
-        let subject = self.subject(caller, Some(identity.email), Vec::new());
+        let subject = subject(caller, Some(identity.email));
         self.keep(jwt(&claims(&subject, identity, now)), subject, now + IDENTITY_SECONDS, false)
     }
 
     /// An issued token.
     pub(super) fn get(&self, token: &str) -> Option<&Issued> {
         self.issued.get(token)
-    }
-
-    fn subject(&mut self, caller: &Caller, email: Option<&str>, scopes: Vec<String>) -> Subject {
-        self.serial += 1;
-        let Caller { workload, pod_uid } = caller.clone();
-        Subject { workload, pod_uid, email: email.map(str::to_owned), scopes, bound_to: None, serial: self.serial }
     }
 
     fn keep(&mut self, token: String, subject: Subject, expires_at: u64, is_access: bool) -> Arc<str> {
@@ -85,9 +78,15 @@ impl Tokens {
         }
         let token: Arc<str> = token.into();
         self.order.push_back(Arc::clone(&token));
-        self.issued.insert(Arc::clone(&token), Issued { subject: Arc::new(subject), expires_at, is_access });
+        self.issued.insert(Arc::clone(&token), Issued { subject, expires_at, is_access });
         token
     }
+}
+
+/// A subject without scopes.
+fn subject(caller: &Caller, email: Option<&str>) -> Subject {
+    let Caller { workload, pod_uid } = caller.clone();
+    Subject { workload, pod_uid, email: email.map(str::to_owned), scopes: Vec::new(), bound_to: None }
 }
 
 fn claims(subject: &Subject, identity: Identity<'_>, now: u64) -> Value {
@@ -100,7 +99,6 @@ fn claims(subject: &Subject, identity: Identity<'_>, now: u64) -> Value {
         "fake": {
             "namespace": subject.workload.namespace,
             "pod_uid": subject.pod_uid,
-            "serial": subject.serial,
             "service_account": subject.workload.service_account,
         },
         "iat": now,

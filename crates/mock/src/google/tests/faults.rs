@@ -19,7 +19,7 @@ async fn faults_have_googles_form() {
     world.google.fault(Endpoint::Sts, Fault::Disabled(123));
     let reply = world.exchange("", &json!({})).await;
     assert_eq!((reply.api_error().0, reply.api_error().1), (403, "PERMISSION_DENIED"));
-    let ask = json!({ "scope": ["a"] });
+    let ask = json!({ "scope": ["a"], "lifetime": "3600s" });
     assert_eq!(world.iam(EMAIL, "generateAccessToken", &bearer, &ask).await.status, 200, "another endpoint");
 }
 

@@ -24,7 +24,7 @@ async fn an_access_token_names_its_account_and_workload() {
     assert_eq!(reply.status, 200, "{}", reply.body);
     let subject = world.google.subject_of(reply.body["accessToken"].as_str().expect("a token")).expect("its own");
     assert_eq!((subject.workload, subject.pod_uid.as_str()), (checkout(), "uid-of-checkout"));
-    assert_eq!((subject.email.as_deref(), subject.serial), (Some(EMAIL), 2));
+    assert_eq!(subject.email.as_deref(), Some(EMAIL));
     assert_eq!(subject.scopes, ["a", "b"]);
     let ends = crate::google::clock::rfc3339(world.google.now() + 600);
     assert_eq!(reply.body["expireTime"], ends);
@@ -108,7 +108,7 @@ async fn delegates_are_checked_one_by_one() {
     let bearer = world.federated(&checkout()).await;
     let by = |delegates: &[&str]| {
         let names: Vec<_> = delegates.iter().map(|email| format!("projects/-/serviceAccounts/{email}")).collect();
-        json!({ "scope": [CLOUD_PLATFORM], "delegates": names })
+        json!({ "scope": [CLOUD_PLATFORM], "lifetime": "3600s", "delegates": names })
     };
     assert_eq!(world.iam(EMAIL, TOKEN, &bearer, &by(&["first@p"])).await.status, 200);
     assert_eq!(world.iam("first%40p", TOKEN, &bearer, &by(&[])).await.status, 200, "an escaped path");
@@ -119,7 +119,7 @@ async fn delegates_are_checked_one_by_one() {
     let reply = world.iam(EMAIL, TOKEN, &bearer, &by(&[EMAIL])).await;
     assert!(reply.api_error().2.contains("iam.serviceAccounts.implicitDelegation"), "{}", reply.body);
     assert_eq!(world.iam(EMAIL, TOKEN, &bearer, &by(&["none@p"])).await.status, 404);
-    let plain = json!({ "scope": [CLOUD_PLATFORM], "delegates": ["first@p"] });
+    let plain = json!({ "scope": [CLOUD_PLATFORM], "lifetime": "3600s", "delegates": ["first@p"] });
     assert_eq!(world.iam(EMAIL, TOKEN, &bearer, &plain).await.api_error().1, "INVALID_ARGUMENT");
 }
 
@@ -142,16 +142,18 @@ async fn arguments_are_checked() {
     let (world, bearer) = bound().await;
     for body in [
         json!({}),
-        json!({ "scope": [] }),
-        json!({ "scope": CLOUD_PLATFORM }),
+        json!({ "lifetime": "1s" }),
+        json!({ "scope": [], "lifetime": "1s" }),
+        json!({ "scope": CLOUD_PLATFORM, "lifetime": "1s" }),
         json!({ "scope": ["a"], "lifetime": "3601s" }),
         json!({ "scope": ["a"], "lifetime": "0s" }),
         json!({ "scope": ["a"], "lifetime": "3600" }),
         json!({ "scope": ["a"], "lifetime": 3600 }),
-        json!({ "scope": ["a"], "scopes": ["a"] }),
+        json!({ "scope": ["a"] }),
+        json!({ "scope": ["a"], "lifetime": "1s", "scopes": ["a"] }),
     ] {
         let reply = world.iam(EMAIL, TOKEN, &bearer, &body).await;
         assert_eq!((reply.api_error().0, reply.api_error().1), (400, "INVALID_ARGUMENT"), "{body}");
     }
-    assert_eq!(world.iam(EMAIL, TOKEN, &bearer, &json!({ "scope": ["a"] })).await.status, 200);
+    assert_eq!(world.iam(EMAIL, TOKEN, &bearer, &json!({ "scope": ["a"], "lifetime": "1s" })).await.status, 200);
 }
