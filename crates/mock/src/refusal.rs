@@ -28,8 +28,6 @@ pub(super) enum Refusal {
     BodyTooLarge,
     /// Guests may not write: `enable-guest-attributes` is off.
     GuestAttributesDisabled,
-    /// Too many guest attributes.
-    GuestAttributesFull,
     /// The machine has no workload certificates.
     NotConfigured,
 }
@@ -59,7 +57,6 @@ impl Refusal {
                 "Your client has no permission for it: the header X-Forwarded-For is not allowed.",
             ),
             Self::GuestAttributesDisabled => (StatusCode::FORBIDDEN, "Access to guest attributes is disabled."),
-            Self::GuestAttributesFull => (StatusCode::FORBIDDEN, "There are too many guest attributes."),
             Self::Missing => (StatusCode::NOT_FOUND, "There is no such entry."),
             Self::Method => (StatusCode::METHOD_NOT_ALLOWED, "The method is not allowed."),
             Self::NotConfigured => (StatusCode::PRECONDITION_FAILED, "Workload certificates are not configured."),

@@ -71,7 +71,7 @@ async fn node(state: &State, request: &Request, node: &str, query: &Query) -> Re
         Resource::Leaf(Kind::Identity) if is_read(method) || method == Method::POST => {
             account::identity(state, node, query)
         }
-        _ if is_write(method) => guest::write(state, node, method, &request.body),
+        _ if method == Method::PUT => guest::write(state, node, &request.body),
         _ if !is_read(method) => Err(Refusal::Method),
         Resource::Leaf(_) | Resource::Directory => read::read(state, node, query).await,
         Resource::WithoutSlash => Ok(redirect(request)),
@@ -132,8 +132,4 @@ fn single_slashes(path: &str) -> Cow<'_, str> {
 
 fn is_read(method: &Method) -> bool {
     matches!(*method, Method::GET | Method::HEAD)
-}
-
-fn is_write(method: &Method) -> bool {
-    matches!(*method, Method::PUT | Method::DELETE)
 }

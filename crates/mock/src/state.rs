@@ -43,11 +43,8 @@ impl State {
     }
 
     /// Changes the tree and wakes requests that wait for a change.
-    pub(super) fn change<T>(&self, change: impl FnOnce(&mut Tree) -> T) -> T {
-        let mut tree = self.tree.write();
-        let outcome = change(&mut tree);
-        drop(tree);
+    pub(super) fn change(&self, change: impl FnOnce(&mut Tree)) {
+        change(&mut self.tree.write());
         self.changes.send_replace(());
-        outcome
     }
 }

@@ -64,14 +64,12 @@ impl Tree {
         }
     }
 
-    /// Removes a leaf, or a directory with its contents. Returns whether it existed.
-    pub(super) fn remove(&mut self, path: &str) -> bool {
-        let before = self.nodes.len();
+    /// Removes a leaf, or a directory with its contents.
+    pub(super) fn remove(&mut self, path: &str) {
         for path in [Some(path.to_owned()), twin(path)].into_iter().flatten() {
             let directory = format!("{path}/");
             self.nodes.retain(|node, _| *node != path && !node.starts_with(&directory));
         }
-        self.nodes.len() < before
     }
 
     /// Adds a service account under a name, its e-mail or `default`.
@@ -125,8 +123,7 @@ mod tests {
     #[test]
     fn removing_a_directory_removes_only_its_leaves() {
         let mut tree = Tree::new();
-        assert!(tree.remove("instance/disks/0"));
-        assert!(!tree.remove("instance/disks/0"));
+        tree.remove("instance/disks/0");
         assert!(tree.leaf("instance/disks/0/type").is_none());
         assert!(tree.leaf("instance/description").is_some());
     }
