@@ -29,8 +29,6 @@ pub(super) enum Persistence {
 pub(super) struct Request {
     pub(super) method: Method,
     target: String,
-    /// Start of the path: after the authority of an absolute target.
-    path_at: usize,
     pub(super) host: Option<String>,
     /// Whether it has `Metadata-Flavor: Google` or the older `X-Google-Metadata-Request: True`.
     pub(super) has_flavor: bool,
@@ -59,15 +57,9 @@ impl Request {
         }
     }
 
-    /// The target as sent.
-    pub(super) fn target(&self) -> &str {
-        &self.target
-    }
-
     /// The path as sent, without the query.
     pub(super) fn path(&self) -> &str {
-        let path = self.split().0;
-        if path.is_empty() { "/" } else { path }
+        self.split().0
     }
 
     /// The query without its `?`, or an empty string.
@@ -76,23 +68,20 @@ impl Request {
     }
 
     fn split(&self) -> (&str, &str) {
-        let path = &self.target[self.path_at..];
-        path.split_once('?').unwrap_or((path, ""))
+        self.target.split_once('?').unwrap_or((&self.target, ""))
     }
 
     fn from_head(head: &httparse::Request<'_, '_>) -> Self {
         let target = head.path.unwrap_or("/").to_owned();
-        let path_at = path_start(&target);
         let mut request = Self {
             method: head.method.and_then(|method| method.parse().ok()).unwrap_or_default(),
-            path_at: path_at.unwrap_or(0),
             host: None,
             has_flavor: false,
             is_forwarded: false,
             persistence: Persistence::Keep,
             body_length: 0,
             body: Vec::new(),
-            malformed: path_at.is_none().then_some("The target is neither a path nor an http:// URL."),
+            malformed: (!target.starts_with('/')).then_some("The target is not a path."),
             target,
         };
         request.read_headers(head.headers, head.version == Some(1));
@@ -130,16 +119,6 @@ impl Request {
     }
 }
 
-/// Start of a target's path. `None` for `*` and `host:port`.
-fn path_start(target: &str) -> Option<usize> {
-    const SCHEME: &str = "http://";
-    if target.starts_with('/') {
-        return Some(0);
-    }
-    let rest = target.strip_prefix(SCHEME)?;
-    Some(SCHEME.len() + rest.find(['/', '?']).unwrap_or(rest.len()))
-}
-
 fn has_word(list: &[u8], word: &str) -> bool {
     list.split(|byte| *byte == b',').any(|item| item.trim_ascii().eq_ignore_ascii_case(word.as_bytes()))
 }
@@ -151,21 +130,4 @@ fn body_length<'a>(mut lines: impl Iterator<Item = &'a [u8]>) -> Option<usize> {
     let agrees = lines.all(|line| line == first);
     let number = std::str::from_utf8(first).ok().filter(|_| is_number && agrees)?;
     number.parse().ok()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn request(text: &str) -> Request {
-        Request::parse(text.as_bytes()).expect("well-formed").expect("complete").0
-    }
-
-    #[test]
-    fn absolute_targets_have_a_path() {
-        for (target, path) in [("http://h/x?y", "/x"), ("http://h", "/"), ("http://h?y", "/"), ("//h/x", "//h/x")] {
-            assert_eq!(request(&format!("GET {target} HTTP/1.1\r\nHost: h\r\n\r\n")).path(), path);
-        }
-        assert!(request("OPTIONS * HTTP/1.1\r\nHost: h\r\n\r\n").malformed.is_some());
-    }
 }

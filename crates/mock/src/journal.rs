@@ -30,7 +30,7 @@ pub struct RecordedRequest {
 impl RecordedRequest {
     /// The target without its query.
     pub fn path(&self) -> &str {
-        without_query(&self.target)
+        self.target.split_once('?').map_or(&self.target, |(path, _)| path)
     }
 
     /// The first value of a header. The name is case-insensitive.
@@ -67,10 +67,10 @@ struct Book {
 }
 
 impl Journal {
-    /// Records a request with its head and its target.
-    pub(super) fn request(&self, head: &[u8], target: &str) {
+    /// Records a request with its head and its path.
+    pub(super) fn request(&self, head: &[u8], path: &str) {
         self.requests.fetch_add(1, Relaxed);
-        self.book.lock().note(head, without_query(target));
+        self.book.lock().note(head, path);
     }
 
     pub(super) fn requests_to(&self, path: &str) -> u64 {
@@ -154,10 +154,6 @@ impl Drop for GaugeGuard<'_> {
     }
 }
 
-fn without_query(target: &str) -> &str {
-    target.split_once('?').map_or(target, |(path, _)| path)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -166,8 +162,8 @@ mod tests {
     fn the_log_contains_the_last_requests_unchanged() {
         let journal = Journal::default();
         for number in 0..=MAX_RECORDED {
-            let target = format!("/{number}?q");
-            journal.request(format!("GET {target} HTTP/1.1\r\nhOST: h\r\n\r\n").as_bytes(), &target);
+            let path = format!("/{number}");
+            journal.request(format!("GET {path}?q HTTP/1.1\r\nhOST: h\r\n\r\n").as_bytes(), &path);
         }
         let log = journal.log();
         assert_eq!((log.len(), journal.requests.load(Relaxed)), (MAX_RECORDED, 10_001));

@@ -42,7 +42,7 @@ impl Wire {
         loop {
             match Request::parse(&self.read) {
                 Ok(Some((request, length))) => {
-                    journal.request(&self.read[..length], request.target());
+                    journal.request(&self.read[..length], request.path());
                     self.read.advance(length);
                     return Ok(Some(Ok(request)));
                 }

@@ -81,6 +81,7 @@ async fn invalid_requests_are_refused_and_the_connection_closed() {
         ("GET / HTTP/1.1\r\n\r\n", "400"),
         ("GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", "400"),
         ("OPTIONS * HTTP/1.1\r\nHost: h\r\n\r\n", "400"),
+        ("GET http://h/ HTTP/1.1\r\nHost: h\r\n\r\n", "400"),
         ("CONNECT 169.254.169.254:80 HTTP/1.1\r\nHost: h\r\n\r\n", "400"),
         ("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "400"),
         ("GET / HTTP/1.1\r\nHost: h\r\nContent-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", "400"),
