@@ -57,8 +57,8 @@ impl Response {
         Self { etag: Some(etag), ..Self::ok(content_type, body) }
     }
 
-    /// Writes the status line and the headers. `connection` is the value of the `Connection` header, if any.
-    pub(super) fn write_head(&self, length: Length, connection: Option<&str>, out: &mut Vec<u8>) {
+    /// Writes the status line and the headers. They say whether the connection is kept.
+    pub(super) fn write_head(&self, length: Length, is_kept: bool, out: &mut Vec<u8>) {
         let reason = self.status.canonical_reason().unwrap_or("Unknown");
         line(out, format_args!("HTTP/1.1 {} {reason}", self.status.as_u16()));
         if self.flavor {
@@ -80,8 +80,8 @@ impl Response {
         }
         line(out, format_args!("X-XSS-Protection: 0"));
         line(out, format_args!("X-Frame-Options: SAMEORIGIN"));
-        if let Some(connection) = connection {
-            line(out, format_args!("Connection: {connection}"));
+        if !is_kept {
+            line(out, format_args!("Connection: close"));
         }
         out.extend_from_slice(b"\r\n");
     }
@@ -103,7 +103,7 @@ mod tests {
     #[test]
     fn headers_are_in_the_order_of_the_trace() {
         let mut head = Vec::new();
-        Response::value(TEXT, "x".into(), Etag::new("x")).write_head(Length::Known(1), None, &mut head);
+        Response::value(TEXT, "x".into(), Etag::new("x")).write_head(Length::Known(1), true, &mut head);
         let head = String::from_utf8(head).expect("ASCII");
         let names: Vec<_> =
             head.lines().skip(1).filter_map(|line| line.split_once(':')).map(|(name, _)| name).collect();

@@ -94,7 +94,7 @@ async fn answer(state: &State, request: &Request, fault: Option<&(Fault, u64)>) 
 
 async fn refuse(wire: &mut Wire, refusal: Refusal, path: &str) -> io::Result<Next> {
     let answer = refusal.answer(path);
-    answer.write_head(Length::Known(answer.body.len()), Some("close"), &mut wire.out);
+    answer.write_head(Length::Known(answer.body.len()), false, &mut wire.out);
     wire.out.extend_from_slice(answer.body.as_bytes());
     wire.send().await?;
     Ok(Next::Close)

@@ -8,7 +8,7 @@ use tokio::time::sleep;
 
 use super::answer::{Length, Response};
 use super::fault::{Fault, STRAY};
-use super::head::{Persistence, Request};
+use super::head::Request;
 use super::journal::GaugeGuard;
 use super::wire::Wire;
 
@@ -44,8 +44,7 @@ pub(super) async fn deliver(
         Some(Fault::HugeBody { bytes }) => Length::Known(*bytes),
         _ => Length::Known(body.len()),
     };
-    let (connection, next) = persist(request.persistence);
-    answer.write_head(length, connection, &mut wire.out);
+    answer.write_head(length, request.is_kept, &mut wire.out);
     if request.method != Method::HEAD {
         match fault {
             Some(Fault::SlowBody { chunk, every }) => {
@@ -67,18 +66,10 @@ pub(super) async fn deliver(
     wire.send().await?;
     Ok(match fault {
         Some(Fault::CutBody { .. }) => Next::Reset,
-        Some(Fault::CutBodyFin { .. } | Fault::CloseAfter) => Next::Close,
-        _ => next,
+        Some(Fault::CutBodyFin { .. }) => Next::Close,
+        _ if request.is_kept => Next::Keep,
+        _ => Next::Close,
     })
-}
-
-/// The value of the `Connection` header, and what to do after the response.
-fn persist(persistence: Persistence) -> (Option<&'static str>, Next) {
-    match persistence {
-        Persistence::Keep => (None, Next::Keep),
-        Persistence::KeepAndSay => (Some("keep-alive"), Next::Keep),
-        Persistence::Close => (Some("close"), Next::Close),
-    }
 }
 
 /// Sends the head now, and a piece after each pause except the last, which remains to be sent. Returns whether

@@ -60,8 +60,6 @@ pub enum Fault {
     /// Responds with 200, `application/json` and this body: for tokens whose `expires_in` is 0, negative, or a
     /// string.
     Body(String),
-    /// Closes the connection after the usual response without announcing it.
-    CloseAfter,
     /// Changes `expires_in` of tokens. Other responses are not affected.
     TokenLife(i64),
 }

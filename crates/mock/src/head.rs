@@ -13,17 +13,6 @@ pub(super) const MAX_BODY_BYTES: usize = 256 * 1024;
 /// Maximum number of headers in a request.
 pub(super) const MAX_HEADERS: usize = 128;
 
-/// Whether the connection stays open after the response, and the `Connection` header.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Persistence {
-    /// HTTP/1.1 by default.
-    Keep,
-    /// HTTP/1.0 with `Connection: keep-alive`, which `ab -k` sends and expects in the response.
-    KeepAndSay,
-    /// HTTP/1.0 by default, or `Connection: close`.
-    Close,
-}
-
 /// A request. Errors are recorded here and reported by the route.
 #[derive(Debug)]
 pub(super) struct Request {
@@ -34,7 +23,8 @@ pub(super) struct Request {
     pub(super) has_flavor: bool,
     /// Whether it has `X-Forwarded-For`, with any value or none.
     pub(super) is_forwarded: bool,
-    pub(super) persistence: Persistence,
+    /// Whether the connection stays open after the response: in HTTP/1.1, unless the client says otherwise.
+    pub(super) is_kept: bool,
     /// Value of `Content-Length`, in bytes.
     pub(super) body_length: usize,
     pub(super) body: Vec<u8>,
@@ -78,7 +68,7 @@ impl Request {
             host: None,
             has_flavor: false,
             is_forwarded: false,
-            persistence: Persistence::Keep,
+            is_kept: false,
             body_length: 0,
             body: Vec::new(),
             malformed: (!target.starts_with('/')).then_some("The target is not a path."),
@@ -102,13 +92,7 @@ impl Request {
         if values("host").nth(1).is_some() || (is_http11 && self.host.is_none()) {
             self.malformed = Some("Exactly one Host header is needed.");
         }
-        let says = |word: &str| values("connection").any(|value| has_word(value, word));
-        self.persistence = match is_http11 {
-            _ if says("close") => Persistence::Close,
-            true => Persistence::Keep,
-            false if says("keep-alive") => Persistence::KeepAndSay,
-            false => Persistence::Close,
-        };
+        self.is_kept = is_http11 && !values("connection").any(|value| has_word(value, "close"));
         match body_length(values("content-length")) {
             Some(length) => self.body_length = length,
             None => self.malformed = Some("The Content-Length is not one number."),

@@ -109,16 +109,6 @@ async fn a_request_hangs_until_healed_or_until_the_client_disconnects() {
 }
 
 #[tokio::test]
-async fn a_close_after_the_answer_is_not_announced() {
-    let (mock, mut client) = started().await;
-    mock.fault(Fault::CloseAfter);
-    let reply = client.get("/").await;
-    assert_eq!((reply.status, reply.header("Connection")), (200, None));
-    let (bytes, end) = client.rest().await;
-    assert!(bytes.is_empty() && end.is_ok());
-}
-
-#[tokio::test]
 async fn faults_affect_only_their_requests() {
     let (mock, mut client) = started().await;
     mock.fault_at(ACCOUNT, Fault::Status(500, String::new()));
