@@ -45,18 +45,16 @@ async fn run(stream: TcpStream, state: &State) -> io::Result<()> {
     Ok(())
 }
 
-/// Handles one request. It is in flight until the last piece of its response is handed to the socket or the client has
-/// disconnected.
+/// Handles one request. Unless it is invalid, it is in flight until the last piece of its response is handed to the
+/// socket or the client has disconnected.
 async fn exchange(wire: &mut Wire, state: &State, mut request: Request) -> io::Result<Next> {
-    let in_flight = state.journal.in_flight.guard();
     if let Some(reason) = request.malformed {
-        drop(in_flight);
         return refuse(wire, Refusal::Malformed(reason), request.path()).await;
     }
     if request.body_length > MAX_BODY_BYTES {
-        drop(in_flight);
         return refuse(wire, Refusal::BodyTooLarge, request.path()).await;
     }
+    let in_flight = state.journal.in_flight.guard();
     if request.body_length > 0 {
         request.body = wire.body(request.body_length).await?;
     }
@@ -106,13 +104,13 @@ struct Open(Arc<State>);
 impl Open {
     fn new(state: Arc<State>) -> Self {
         state.journal.connections.fetch_add(1, Relaxed);
-        state.journal.open.enter();
+        state.journal.open.fetch_add(1, Relaxed);
         Self(state)
     }
 }
 
 impl Drop for Open {
     fn drop(&mut self) {
-        self.0.journal.open.leave();
+        self.0.journal.open.fetch_sub(1, Relaxed);
     }
 }

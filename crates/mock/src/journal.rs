@@ -53,7 +53,8 @@ impl RecordedRequest {
 pub(super) struct Journal {
     pub(super) requests: AtomicU64,
     pub(super) connections: AtomicU64,
-    pub(super) open: Gauge,
+    /// Open connections.
+    pub(super) open: AtomicU64,
     pub(super) in_flight: Gauge,
     book: Mutex<Book>,
 }
@@ -85,7 +86,6 @@ impl Journal {
     pub(super) fn reset(&self) {
         self.requests.store(0, Relaxed);
         self.connections.store(0, Relaxed);
-        self.open.reset_peak();
         self.in_flight.reset_peak();
         *self.book.lock() = Book::default();
     }
@@ -114,20 +114,10 @@ pub(super) struct Gauge {
 }
 
 impl Gauge {
-    /// Adds one, until [`Gauge::leave`].
-    pub(super) fn enter(&self) {
-        let now = self.now.fetch_add(1, Relaxed) + 1;
-        self.peak.fetch_max(now, Relaxed);
-    }
-
-    /// Subtracts one.
-    pub(super) fn leave(&self) {
-        self.now.fetch_sub(1, Relaxed);
-    }
-
     /// Adds one until the guard is dropped.
     pub(super) fn guard(&self) -> GaugeGuard<'_> {
-        self.enter();
+        let now = self.now.fetch_add(1, Relaxed) + 1;
+        self.peak.fetch_max(now, Relaxed);
         GaugeGuard(self)
     }
 
@@ -150,7 +140,7 @@ pub(super) struct GaugeGuard<'a>(&'a Gauge);
 
 impl Drop for GaugeGuard<'_> {
     fn drop(&mut self) {
-        self.0.leave();
+        self.0.now.fetch_sub(1, Relaxed);
     }
 }
 

@@ -31,25 +31,24 @@ impl Format {
     }
 }
 
-/// The response for an existing node: a directory if its path is empty or ends in `/`, otherwise a leaf.
+/// The response for an existing node.
 pub(super) async fn read(state: &State, node: &str, query: &Query) -> Result<Response, Refusal> {
     let form = Format::from_query(query)?;
     let waits = query.flag("wait_for_change");
-    if is_directory(node) && !query.flag("recursive") {
+    if state.tree().is_directory(node) && !query.flag("recursive") {
         // The emulator refuses both for a plain listing, and Google's document the latter.
         return match (form, waits) {
-            (None, false) => listing(&state.tree(), node),
+            (None, false) => Ok(listing(&state.tree(), node)),
             (Some(_), _) => Err(Refusal::Query("A listing has no alt; ask for it with recursive=true.")),
             (None, true) => Err(Refusal::Query("A listing cannot be waited for; ask with recursive=true.")),
         };
     }
-    if waits { change(state, node, query).await } else { render(&state.tree(), node, form) }
+    if waits { change(state, node, query, form).await } else { render(&state.tree(), node, form) }
 }
 
 /// Waits until the node's etag differs from the client's, or until `timeout_sec` has passed, which is also
 /// answered with 200.
-async fn change(state: &State, node: &str, query: &Query) -> Result<Response, Refusal> {
-    let form = Format::from_query(query)?;
+async fn change(state: &State, node: &str, query: &Query, form: Option<Format>) -> Result<Response, Refusal> {
     let limit = seconds(query)?;
     let current = || render(&state.tree(), node, form);
     let etag = |answer: &Response| answer.etag.map(|etag| etag.to_string());
@@ -79,21 +78,15 @@ fn seconds(query: &Query) -> Result<Option<Duration>, Refusal> {
     Ok(Some(Duration::from_secs(seconds.into())))
 }
 
-fn listing(tree: &Tree, directory: &str) -> Result<Response, Refusal> {
-    if !tree.is_directory(directory) {
-        return Err(Refusal::Missing);
-    }
+fn listing(tree: &Tree, directory: &str) -> Response {
     let listing = tree.listing(directory);
     let etag = Etag::new(&listing);
-    Ok(Response::value(TEXT, listing, etag))
+    Response::value(TEXT, listing, etag)
 }
 
 /// The current response for the node. Its etag does not depend on the format.
 fn render(tree: &Tree, node: &str, form: Option<Format>) -> Result<Response, Refusal> {
-    if is_directory(node) {
-        if !tree.is_directory(node) {
-            return Err(Refusal::Missing);
-        }
+    if tree.is_directory(node) {
         let json = tree.json(node).to_string();
         let etag = Etag::from_directory(&json);
         return Ok(match form {
@@ -108,8 +101,4 @@ fn render(tree: &Tree, node: &str, form: Option<Format>) -> Result<Response, Ref
         Format::Json => Response::value(JSON, leaf.json().to_string(), etag),
         Format::Text => Response::value(TEXT, leaf.text(), etag),
     })
-}
-
-fn is_directory(node: &str) -> bool {
-    node.is_empty() || node.ends_with('/')
 }

@@ -98,7 +98,7 @@ impl Resource {
         }
         Ok(match tree.leaf(node) {
             Some(leaf) => Self::Leaf(leaf.kind),
-            None if (node.is_empty() || node.ends_with('/')) && tree.is_directory(node) => Self::Directory,
+            None if tree.is_directory(node) => Self::Directory,
             None if tree.is_directory(&format!("{node}/")) => Self::WithoutSlash,
             None => Self::Nothing,
         })

@@ -45,9 +45,9 @@ impl Tree {
         self.leaf(path).map_or("", |leaf| &leaf.value)
     }
 
-    /// Whether a path is a directory. The path ends in `/` or is empty for the root.
-    pub(super) fn is_directory(&self, directory: &str) -> bool {
-        self.below(directory).next().is_some()
+    /// Whether a path is that of a directory, which ends in `/` or is empty for the root.
+    pub(super) fn is_directory(&self, path: &str) -> bool {
+        (path.is_empty() || path.ends_with('/')) && self.below(path).next().is_some()
     }
 
     /// Everything below a directory, by relative path.
@@ -107,6 +107,7 @@ mod tests {
         let tree = Tree::new();
         assert!(tree.is_directory("instance/"));
         assert!(tree.is_directory(""));
+        assert!(!tree.is_directory("instance"));
         assert!(!tree.is_directory("inst/"));
         assert!(!tree.is_directory("instance/id/"));
         assert!(tree.leaf("instance/attributes/").is_none());
