@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use super::answer::{HTML, JSON, Response, TEXT, unix_now};
 use super::forged::jwt;
-use super::identity::{self, TokenRequest};
+use super::identity::{Identity, machine};
 use super::query::Query;
 use super::read::Format;
 use super::refusal::Refusal;
@@ -40,15 +40,12 @@ pub(super) fn identity(state: &State, node: &str, query: &Query) -> Result<Respo
     if audience.is_empty() {
         return Err(Refusal::Query("The parameter audience is missing or empty."));
     }
-    let account = email(state, node);
+    let email = email(state, node);
     let is_value = |key, word: &str| query.value(key).is_some_and(|value| value.eq_ignore_ascii_case(word));
-    let ask = TokenRequest {
-        account: &account,
-        audience,
-        full: is_value("format", "full"),
-        licenses: is_value("licenses", "true"),
-    };
-    let claims = identity::claims(&state.tree(), ask, unix_now());
+    let mut claims = Identity { email: &email, audience, include_email: true }.claims(unix_now());
+    if is_value("format", "full") {
+        claims["google"] = machine(&state.tree(), is_value("licenses", "true"));
+    }
     Ok(Response::ok(HTML, jwt(&claims)))
 }
 

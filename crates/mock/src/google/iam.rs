@@ -13,7 +13,8 @@ use super::clock::rfc3339;
 use super::endpoint::Endpoint;
 use super::jwt::Caller;
 use super::state::State;
-use super::tokens::{Identity, Issued};
+use super::tokens::Issued;
+use crate::identity::Identity;
 
 /// Maximum lifetime of an access token, in seconds. Google allows longer lifetimes only by an organisation's policy.
 const MAX_SECONDS: u64 = 3600;

@@ -10,8 +10,8 @@
 //! | `POST /v1/projects/-/serviceAccounts/EMAIL:generateAccessToken` | a token of a Google service account |
 //! | `POST /v1/projects/-/serviceAccounts/EMAIL:generateIdToken` | an identity token of one |
 //!
-//! Access tokens name their subject ([`Subject`]), so that any client can tell whose token it got. Identity tokens
-//! have the subject in the claim `fake`.
+//! Access tokens name their subject ([`Subject`]), so that any client can tell whose token it got. The subject of an
+//! identity token is known to the [`Handle`].
 //!
 //! Where to start: `ask` reads requests, `sts` and `iam` answer them, `jwt` verifies service account tokens, `tokens`
 //! mints tokens, `routes` applies faults.

@@ -3,17 +3,13 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-use serde_json::{Value, json};
-
 use super::Subject;
 use super::jwt::Caller;
-use crate::forged::{account_number, jwt, padded};
+use crate::forged::{jwt, padded};
+use crate::identity::{Identity, LIFE_SECONDS};
 
 /// Length of an access token in bytes, the same as Google's.
 const TOKEN_BYTES: usize = 1024;
-
-/// Lifetime of an identity token, in seconds.
-const IDENTITY_SECONDS: u64 = 3600;
 
 /// Maximum number of remembered tokens. The oldest are forgotten.
 const MAX_TOKENS: usize = 50_000;
@@ -26,15 +22,6 @@ pub(super) struct Issued {
     pub(super) expires_at: u64,
     /// Whether it may be used as a `Bearer` token.
     pub(super) is_access: bool,
-}
-
-/// The parameters of a requested identity token.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Identity<'a> {
-    pub(super) email: &'a str,
-    pub(super) audience: &'a str,
-    /// Whether the token contains the e-mail.
-    pub(super) include_email: bool,
 }
 
 /// All issued tokens.
@@ -59,10 +46,11 @@ impl Tokens {
         self.keep(padded(subject.write(), TOKEN_BYTES), subject, expires_at, true)
     }
 
-    /// A new identity token: well-formed, with a signature that no verifier accepts. `now` is in seconds since 1970.
+    /// A new identity token: well-formed, with a signature that no verifier accepts. `now` is in seconds since
+    /// 1970.
     pub(super) fn identity(&mut self, caller: &Caller, identity: Identity<'_>, now: u64) -> Arc<str> {
         let subject = subject(caller, Some(identity.email));
-        self.keep(jwt(&claims(&subject, identity, now)), subject, now + IDENTITY_SECONDS, false)
+        self.keep(jwt(&identity.claims(now)), subject, now + LIFE_SECONDS, false)
     }
 
     /// An issued token.
@@ -87,29 +75,6 @@ impl Tokens {
 fn subject(caller: &Caller, email: Option<&str>) -> Subject {
     let Caller { workload, pod_uid } = caller.clone();
     Subject { workload, pod_uid, email: email.map(str::to_owned), scopes: Vec::new(), bound_to: None }
-}
-
-fn claims(subject: &Subject, identity: Identity<'_>, now: u64) -> Value {
-    let Identity { email, audience, include_email } = identity;
-    let number = account_number(email);
-    let mut claims = json!({
-        "aud": audience,
-        "azp": number,
-        "exp": now + IDENTITY_SECONDS,
-        "fake": {
-            "namespace": subject.workload.namespace,
-            "pod_uid": subject.pod_uid,
-            "service_account": subject.workload.service_account,
-        },
-        "iat": now,
-        "iss": "https://accounts.google.com",
-        "sub": number,
-    });
-    if include_email {
-        claims["email"] = email.into();
-        claims["email_verified"] = true.into();
-    }
-    claims
 }
 
 #[cfg(test)]
