@@ -3,10 +3,10 @@
 use http::Method;
 use http::request::Parts;
 
+use super::Workload;
 use super::answer::{Answer, Refusal};
 use super::endpoint::Endpoint;
 use super::iam::Impersonation;
-use super::jwt::Caller;
 use super::state::State;
 use super::sts::Exchange;
 
@@ -35,10 +35,10 @@ impl Ask {
     }
 
     /// The caller, according to the request. The token is not verified.
-    pub(super) fn caller(&self, state: &State) -> Option<Caller> {
+    pub(super) fn workload(&self, state: &State) -> Option<Workload> {
         match self.work.as_ref().ok()? {
-            Work::Exchange(exchange) => exchange.caller(),
-            Work::Impersonation(impersonation) => impersonation.caller(state),
+            Work::Exchange(exchange) => exchange.workload(),
+            Work::Impersonation(impersonation) => impersonation.workload(state),
         }
     }
 

@@ -11,9 +11,9 @@ use super::accounts::{Denied, Principal};
 use super::answer::{Answer, Refusal};
 use super::clock::rfc3339;
 use super::endpoint::Endpoint;
-use super::jwt::Caller;
 use super::state::State;
 use super::tokens::Issued;
+use super::{Subject, Workload};
 use crate::identity::Identity;
 
 /// Maximum lifetime of an access token, in seconds. Google allows longer lifetimes only by an organisation's policy.
@@ -75,8 +75,8 @@ impl Impersonation {
     }
 
     /// The caller that the token was issued for.
-    pub(super) fn caller(&self, state: &State) -> Option<Caller> {
-        self.issued(state).map(|issued| caller(&issued))
+    pub(super) fn workload(&self, state: &State) -> Option<Workload> {
+        self.issued(state).map(|issued| issued.subject.workload)
     }
 
     pub(super) fn answer(self, state: &State) -> Result<Answer, Refusal> {
@@ -84,24 +84,25 @@ impl Impersonation {
         let issued = self.issued(state).filter(|issued| issued.is_access && issued.expires_at > now);
         // No request comes with a client's certificate, so no token that is bound to one is of use.
         let issued = issued.filter(|issued| issued.subject.bound_to.is_none());
-        let issued = issued.ok_or(Refusal::Status(StatusCode::UNAUTHORIZED))?;
-        if !issued.subject.scopes.iter().any(|scope| SCOPES.contains(&scope.as_str())) {
+        let Issued { subject, .. } = issued.ok_or(Refusal::Status(StatusCode::UNAUTHORIZED))?;
+        if !subject.scopes.iter().any(|scope| SCOPES.contains(&scope.as_str())) {
             let text = "Request had insufficient authentication scopes.";
             return Err(Refusal::Api(StatusCode::FORBIDDEN, text.into()));
         }
         let Self { email, wish, .. } = self;
         let Wish { delegates, kind } = wish?;
-        let checked = state.accounts.lock().check(principal(&issued), &delegates, &email);
+        let checked = state.accounts.lock().check(principal(&subject), &delegates, &email);
         checked.map_err(|denied| refusal(denied, &kind))?;
         let mut tokens = state.tokens.lock();
         Ok(Answer::ok(&match kind {
             Kind::Access { scopes, seconds } => {
-                let token = tokens.access(&caller(&issued), Some(&email), scopes, None, now + seconds);
+                let token = tokens.access(Subject { email: Some(email), scopes, ..subject }, now + seconds);
                 json!({ "accessToken": &*token, "expireTime": rfc3339(now + seconds) })
             }
             Kind::Identity { audience, include_email } => {
                 let identity = Identity { email: &email, audience: &audience, include_email };
-                json!({ "token": &*tokens.identity(&caller(&issued), identity, now) })
+                let subject = Subject { email: Some(email.clone()), scopes: Vec::new(), ..subject };
+                json!({ "token": &*tokens.identity(subject, identity, now) })
             }
         }))
     }
@@ -148,14 +149,10 @@ fn duration(text: &str) -> Option<u64> {
     (1..=MAX_SECONDS).contains(&seconds).then_some(seconds)
 }
 
-fn caller(issued: &Issued) -> Caller {
-    Caller { workload: issued.subject.workload.clone(), pod_uid: issued.subject.pod_uid.clone() }
-}
-
-fn principal(issued: &Issued) -> Principal {
-    match &issued.subject.email {
+fn principal(subject: &Subject) -> Principal {
+    match &subject.email {
         Some(email) => Principal::Account(email.clone()),
-        None => Principal::Workload(issued.subject.workload.clone()),
+        None => Principal::Workload(subject.workload.clone()),
     }
 }
 

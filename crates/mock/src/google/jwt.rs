@@ -115,12 +115,6 @@ struct Object {
 pub(super) struct Caller {
     pub(super) workload: Workload,
     pub(super) pod_uid: String,
-}
-
-/// A service account token that a pool accepts.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Verified {
-    pub(super) caller: Caller,
     /// Expiry of the token, in seconds since 1970.
     pub(super) exp: u64,
 }
@@ -135,11 +129,11 @@ impl Claims {
     pub(super) fn caller(&self) -> Option<Caller> {
         let Kubernetes { namespace, pod, serviceaccount } = self.kubernetes.as_ref()?;
         let workload = Workload::new(namespace, &serviceaccount.name);
-        Some(Caller { workload, pod_uid: pod.as_ref()?.uid.clone() })
+        Some(Caller { workload, pod_uid: pod.as_ref()?.uid.clone(), exp: self.exp })
     }
 
-    /// Checks everything except the signature. `now` is in seconds since 1970.
-    fn check(&self, pool: &Pool, now: u64) -> Result<Verified, Refusal> {
+    /// The caller, after a check of everything except the signature. `now` is in seconds since 1970.
+    fn check(&self, pool: &Pool, now: u64) -> Result<Caller, Refusal> {
         let Self { iss, sub, aud, exp, iat, nbf, .. } = self;
         if *iss != pool.issuer {
             return refused(format_args!("The issuer in ID Token {iss} does not match the expected ones."));
@@ -161,11 +155,11 @@ impl Claims {
         if *sub != format!("system:serviceaccount:{namespace}:{service_account}") {
             return refused(format_args!("The subject {sub} is not the ID Token's service account."));
         }
-        Ok(Verified { caller, exp: *exp })
+        Ok(caller)
     }
 }
 
-/// Verifies a service account token for a pool. `now` is in seconds since 1970.
-pub(super) fn verify(token: &str, keys: &Jwks, pool: &Pool, now: u64) -> Result<Verified, Refusal> {
+/// The caller, if a pool accepts its service account token. `now` is in seconds since 1970.
+pub(super) fn verify(token: &str, keys: &Jwks, pool: &Pool, now: u64) -> Result<Caller, Refusal> {
     keys.verify(token)?.check(pool, now)
 }

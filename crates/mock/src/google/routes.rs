@@ -13,7 +13,7 @@ use bytes::Bytes;
 /// Responds to a request.
 pub(super) async fn answer(state: &State, parts: &Parts, body: &[u8]) -> Response<Bytes> {
     let Some(ask) = Ask::read(parts, body) else { return Refusal::Path.answer().response() };
-    let workload = ask.caller(state).map(|caller| caller.workload);
+    let workload = ask.workload(state);
     *state.requests.lock().entry((ask.endpoint, workload)).or_default() += 1;
     with_fault(state, ask).await.response()
 }

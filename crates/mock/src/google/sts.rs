@@ -12,6 +12,7 @@ use serde_json::json;
 use super::answer::{Answer, Refusal};
 use super::jwt::{Caller, Claims, verify};
 use super::state::State;
+use super::{Subject, Workload};
 
 const GRANT_TYPE: &str = "urn:ietf:params:oauth:grant-type:token-exchange";
 const ACCESS_TOKEN: &str = "urn:ietf:params:oauth:token-type:access_token";
@@ -95,8 +96,8 @@ impl Exchange {
     }
 
     /// The caller, according to the token to exchange.
-    pub(super) fn caller(&self) -> Option<Caller> {
-        Claims::unverified(&self.subject_token)?.caller()
+    pub(super) fn workload(&self) -> Option<Workload> {
+        Some(Claims::unverified(&self.subject_token)?.caller()?.workload)
     }
 
     pub(super) fn answer(self, state: &State) -> Result<Answer, Refusal> {
@@ -104,9 +105,10 @@ impl Exchange {
         let target = || Refusal::Oauth { error: "invalid_target", description: UNKNOWN_POOL.into() };
         let pool = pool.ok_or_else(target)?;
         let now = state.clock.now();
-        let verified = verify(&self.subject_token, &state.settings.jwks, pool, now)?;
-        let expires_in = (verified.exp - now).min(MAX_SECONDS);
-        let token = state.tokens.lock().access(&verified.caller, None, self.scopes, self.bound_to, now + expires_in);
+        let Caller { workload, pod_uid, exp } = verify(&self.subject_token, &state.settings.jwks, pool, now)?;
+        let expires_in = (exp - now).min(MAX_SECONDS);
+        let subject = Subject { workload, pod_uid, email: None, scopes: self.scopes, bound_to: self.bound_to };
+        let token = state.tokens.lock().access(subject, now + expires_in);
         Ok(Answer::ok(&json!({
             "access_token": &*token,
             "expires_in": expires_in,

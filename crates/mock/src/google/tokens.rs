@@ -4,7 +4,6 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use super::Subject;
-use super::jwt::Caller;
 use crate::forged::{jwt, padded};
 use crate::identity::{Identity, LIFE_SECONDS};
 
@@ -32,24 +31,13 @@ pub(super) struct Tokens {
 }
 
 impl Tokens {
-    /// A new access token; a federated one if there is no e-mail. It may be bound to a certificate, by its fingerprint.
-    /// `expires_at` is in seconds since 1970.
-    pub(super) fn access(
-        &mut self,
-        caller: &Caller,
-        email: Option<&str>,
-        scopes: Vec<String>,
-        bound_to: Option<String>,
-        expires_at: u64,
-    ) -> Arc<str> {
-        let subject = Subject { scopes, bound_to, ..subject(caller, email) };
+    /// A new access token. `expires_at` is in seconds since 1970.
+    pub(super) fn access(&mut self, subject: Subject, expires_at: u64) -> Arc<str> {
         self.keep(padded(subject.write(), TOKEN_BYTES), subject, expires_at, true)
     }
 
-    /// A new identity token: well-formed, with a signature that no verifier accepts. `now` is in seconds since
-    /// 1970.
-    pub(super) fn identity(&mut self, caller: &Caller, identity: Identity<'_>, now: u64) -> Arc<str> {
-        let subject = subject(caller, Some(identity.email));
+    /// A new identity token: well-formed, with a signature that no verifier accepts. `now` is in seconds since 1970.
+    pub(super) fn identity(&mut self, subject: Subject, identity: Identity<'_>, now: u64) -> Arc<str> {
         self.keep(jwt(&identity.claims(now)), subject, now + LIFE_SECONDS, false)
     }
 
@@ -71,25 +59,18 @@ impl Tokens {
     }
 }
 
-/// A subject without scopes.
-fn subject(caller: &Caller, email: Option<&str>) -> Subject {
-    let Caller { workload, pod_uid } = caller.clone();
-    Subject { workload, pod_uid, email: email.map(str::to_owned), scopes: Vec::new(), bound_to: None }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::google::Workload;
 
     #[test]
     fn the_oldest_token_is_forgotten() {
         let mut tokens = Tokens::default();
-        let caller = Caller { workload: Workload::new("a", "app"), pod_uid: "u".into() };
-        let [first, second] = [0, 0].map(|_| tokens.access(&caller, None, Vec::new(), None, 1));
+        let subject = Subject::read("ya29.fake~a~app~u~-~~-~").expect("a subject");
+        let [first, second] = [0, 0].map(|_| tokens.access(subject.clone(), 1));
         assert_eq!((first.len(), second.len()), (TOKEN_BYTES, TOKEN_BYTES));
         for _ in 2..=MAX_TOKENS {
-            tokens.keep(format!("filler {}", tokens.order.len()), Subject::read(&first).expect("one"), 1, true);
+            tokens.keep(format!("filler {}", tokens.order.len()), subject.clone(), 1, true);
         }
         assert!(tokens.get(&first).is_none() && tokens.get(&second).is_some());
         assert_eq!((tokens.issued.len(), tokens.order.len()), (MAX_TOKENS, MAX_TOKENS));
