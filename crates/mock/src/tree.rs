@@ -107,6 +107,7 @@ mod tests {
         let tree = Tree::new();
         assert!(tree.is_directory("instance/"));
         assert!(tree.is_directory(""));
+        assert!(tree.is_directory("instance/guest-attributes/"), "which is empty");
         assert!(!tree.is_directory("instance"));
         assert!(!tree.is_directory("inst/"));
         assert!(!tree.is_directory("instance/id/"));

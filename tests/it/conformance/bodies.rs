@@ -42,9 +42,12 @@ pub fn is_account(body: &str) -> bool {
         && account["scopes"].as_array().is_some_and(|scopes| !scopes.is_empty() && scopes.iter().all(Value::is_string))
 }
 
+/// A line per item, and no token.
 pub fn is_account_text(body: &str) -> bool {
-    let fields = || body.lines().filter_map(|line| Some(line.split_once(' ')?.0));
-    body.starts_with("aliases default\n") && body.ends_with('\n') && fields().all(|field| field != "token")
+    let fields: Vec<_> = body.lines().filter_map(|line| Some(line.split_once(' ')?.0)).collect();
+    body.starts_with("aliases default\n")
+        && body.ends_with('\n')
+        && fields == ["aliases", "email", "scopes", "scopes", "scopes"]
 }
 
 pub fn is_account_map(body: &str) -> bool {

@@ -24,18 +24,6 @@ async fn a_change_of_the_value_is_answered() {
 }
 
 #[tokio::test]
-async fn a_different_etag_is_answered_immediately() {
-    let (_mock, mut client) = started().await;
-    for query in [
-        "wait_for_change=true&last_etag=0",
-        "wait_for_change=True&last_etag=NONE&timeout_sec=60&alt=json&recursive=true",
-    ] {
-        assert_eq!(client.get(&format!("{V1}instance/?recursive=true&{query}")).await.status, 200, "{query}");
-    }
-    assert_eq!(client.get(&format!("{V1}instance/id?wait_for_change=true&last_etag=0")).await.status, 200);
-}
-
-#[tokio::test]
 async fn the_end_of_the_timeout_is_a_plain_200() {
     let (_mock, mut client) = started().await;
     let begin = Instant::now();
