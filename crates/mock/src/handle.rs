@@ -124,8 +124,8 @@ impl Handle {
 
     /// Serves the trees before v1, which require no header: `/computeMetadata/v1beta1/` and `/0.1/meta-data/`.
     /// Today's machines disable them with the attribute `disable-legacy-endpoints`, which this sets.
-    pub fn legacy(&self, on: bool) {
-        self.set(DISABLE_LEGACY_ENDPOINTS, if on { "false" } else { "true" });
+    pub fn enable_legacy(&self) {
+        self.set(DISABLE_LEGACY_ENDPOINTS, "false");
     }
 
     /// Sets the lifetime of new tokens, in whole seconds. If it is 300 s or less, every request gets a new token.

@@ -30,7 +30,7 @@ fn explain_agrees(name: &str) {
     let policy = built_in(name).load().expect("built in");
     let (mock, proxy) = runtime.block_on(async {
         let mock = upstream().await;
-        mock.legacy(true);
+        mock.enable_legacy();
         let config = gce_metadata_proxy::config::Config { policy: built_in(name), ..config(mock.addr()) };
         let proxy = Proxy::with(config).await;
         (mock, proxy)

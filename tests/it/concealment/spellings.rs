@@ -35,7 +35,7 @@ fn gives_no_spelling_away(choice: Choice) {
     let policy = choice.load().expect("built in");
     let (mock, proxy) = runtime.block_on(async {
         let mock = upstream().await;
-        mock.legacy(true);
+        mock.enable_legacy();
         for path in UNNAMED {
             mock.remove(path);
         }

@@ -30,7 +30,7 @@ async fn the_policy_of_k8s_metadata_proxy_answers_as_the_fixture_says() {
 
 async fn answers_as_the_fixture_says(name: &str, verdict: impl Fn(&Row) -> Verdict) {
     let mock = upstream().await;
-    mock.legacy(true);
+    mock.enable_legacy();
     let (_binary, addr, _) = Binary::ready(None, mock.addr(), &["--policy", name]).await;
     let policy = built_in(name).load().expect("built in");
     let rows = rows();

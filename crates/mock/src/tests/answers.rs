@@ -83,7 +83,7 @@ async fn a_guest_attribute_has_a_namespace_and_a_key() {
 #[tokio::test]
 async fn the_old_trees_can_be_served() {
     let (mock, mut client) = started().await;
-    mock.legacy(true);
+    mock.enable_legacy();
     for (path, body) in [
         ("/computeMetadata/v1beta1/instance/attributes/kube-env", SECRET_MARKER),
         ("/computeMetadata/v1beta1/instance/service-accounts/default/acquire", "ya29.mock-"),
