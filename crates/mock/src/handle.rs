@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::fault::Fault;
 use super::journal::RecordedRequest;
 use super::listening::stop;
-use super::rows::{DEFAULT_ACCOUNT, DISABLE_LEGACY_ENDPOINTS};
+use super::rows::DISABLE_LEGACY_ENDPOINTS;
 use super::state::State;
 
 /// The counters and the script of a running mock. Clones refer to the same mock. Dropping all of them does not
@@ -118,8 +118,7 @@ impl Handle {
 
     /// Adds a service account to the two existing ones.
     pub fn add_account(&self, email: &str) {
-        let aliases = if email == DEFAULT_ACCOUNT { "default" } else { "" };
-        self.state.change(|tree| tree.add_account(email, email, aliases));
+        self.state.change(|tree| tree.add_account(email, email, ""));
     }
 
     /// Serves the trees before v1, which require no header: `/computeMetadata/v1beta1/` and `/0.1/meta-data/`.

@@ -1,6 +1,5 @@
 //! [`Authority`]: signs the certificate of a fake Google.
 
-use std::fmt;
 use std::sync::Arc;
 
 use tokio_rustls::rustls::ServerConfig;
@@ -10,18 +9,12 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer};
 
 /// A certificate authority, and what it signed: a server's certificate for `localhost` and the addresses of loopback. They are
 /// published, so they are worthless outside a fake Google, and valid until 2120. openssl wrote them.
-#[derive(Clone, Copy)]
+#[derive(Debug, Clone, Copy)]
 pub struct Authority {
     /// The authority's certificate, in PEM.
     pub pem: &'static str,
     server: &'static str,
     server_key: &'static [u8],
-}
-
-impl fmt::Debug for Authority {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.pem)
-    }
 }
 
 impl Authority {

@@ -1,7 +1,5 @@
 //! [`Endpoint`]: the method that a request's path calls.
 
-use percent_encoding::percent_decode_str;
-
 /// The path of the Security Token Service.
 const STS_PATH: &str = "/v1/token";
 
@@ -22,7 +20,6 @@ pub enum Endpoint {
 impl Endpoint {
     /// The method for a path, with the e-mail in it. `None` for an unknown path.
     pub(super) fn of(path: &str) -> Option<(Self, Option<String>)> {
-        let path = percent_decode_str(path).decode_utf8().ok()?;
         if path == STS_PATH {
             return Some((Self::Sts, None));
         }

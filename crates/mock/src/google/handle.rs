@@ -1,6 +1,5 @@
 //! [`Handle`]: lets a test observe and control a fake Google.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 
 use super::fault::Fault;
@@ -14,13 +13,8 @@ pub struct Handle {
     pub(super) state: Arc<State>,
 }
 
-/// Addresses, certificates and time.
+/// Its URL and certificate, and its end.
 impl Handle {
-    /// The address that the fake listens on.
-    pub fn addr(&self) -> SocketAddr {
-        self.state.addr
-    }
-
     /// The URL of both services, without a path or a trailing slash.
     pub fn url(&self) -> String {
         format!("https://{}", self.state.addr)
@@ -31,13 +25,7 @@ impl Handle {
         self.state.settings.authority.pem
     }
 
-    /// The fake's time, in whole seconds since 1970. It follows tokio's clock, even when that is paused.
-    pub fn now(&self) -> u64 {
-        self.state.clock.now()
-    }
-
-    /// Closes the listener and all connections, and waits until this is done. The state is lost. Another fake can
-    /// then be started on the same address.
+    /// Closes the listener and all connections, and waits until this is done. The state is lost.
     pub async fn stop(&self) {
         stop(&self.state.stop).await;
     }

@@ -26,7 +26,7 @@ async fn an_access_token_names_its_account_and_workload() {
     assert_eq!((subject.workload, subject.pod_uid.as_str()), (checkout(), "uid-of-checkout"));
     assert_eq!(subject.email.as_deref(), Some(EMAIL));
     assert_eq!(subject.scopes, ["a", "b"]);
-    let ends = crate::google::clock::rfc3339(world.google.now() + 600);
+    let ends = crate::google::clock::rfc3339(world.now() + 600);
     assert_eq!(reply.body["expireTime"], ends);
 }
 
@@ -107,7 +107,6 @@ async fn delegates_are_checked_one_by_one() {
         json!({ "scope": [CLOUD_PLATFORM], "lifetime": "3600s", "delegates": names })
     };
     assert_eq!(world.iam(EMAIL, TOKEN, &bearer, &by(&["first@p"])).await.status, 200);
-    assert_eq!(world.iam("first%40p", TOKEN, &bearer, &by(&[])).await.status, 200, "an escaped path");
     world.google.bind(EMAIL, "last@p");
     assert_eq!(world.iam("last@p", TOKEN, &bearer, &by(&["first@p", EMAIL])).await.status, 200);
     assert_eq!(world.iam("last@p", TOKEN, &bearer, &by(&["first@p"])).await.status, 403);

@@ -38,9 +38,14 @@ impl World {
         Self { google: Google::start(settings).await, issuer }
     }
 
+    /// The fake's time, in whole seconds since 1970. It follows tokio's clock, even when that is paused.
+    fn now(&self) -> u64 {
+        self.google.state.clock.now()
+    }
+
     /// A service account token of an hour.
     fn ksa_token(&self, workload: &Workload) -> String {
-        self.issuer.token(&pod(workload), POOL, self.google.now(), HOUR)
+        self.issuer.token(&pod(workload), POOL, self.now(), HOUR)
     }
 
     /// A token exchange in JSON with these fields changed; null removes one.

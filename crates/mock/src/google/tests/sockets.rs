@@ -26,7 +26,7 @@ async fn connect(google: &Handle, name: &str, authority: Authority) -> std::io::
         .with_root_certificates(roots)
         .with_no_client_auth();
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
-    let stream = TcpStream::connect(google.addr()).await.expect("it accepts");
+    let stream = TcpStream::connect(google.state.addr).await.expect("it accepts");
     let name = ServerName::try_from(name.to_owned()).expect("a name");
     TlsConnector::from(Arc::new(config)).connect(name, stream).await
 }
@@ -51,7 +51,7 @@ async fn send(client: &mut SendRequest<Full<Bytes>>, body: &Value) -> Result<Rep
 async fn tls_is_trusted_by_its_own_authority_only() {
     let world = World::new().await;
     let google = &world.google;
-    assert_eq!(google.url(), format!("https://127.0.0.1:{}", google.addr().port()));
+    assert_eq!(google.url(), format!("https://127.0.0.1:{}", google.state.addr.port()));
     for name in ["localhost", "127.0.0.1", "::1"] {
         let stream = connect(google, name, Authority::USUAL).await;
         let stream = stream.unwrap_or_else(|error| panic!("{name}: {error}"));
@@ -103,6 +103,6 @@ async fn it_stops_with_its_connections() {
     let world = World::new().await;
     let open = connect(&world.google, "localhost", Authority::USUAL).await.expect("TLS");
     tokio::time::timeout(Duration::from_secs(10), world.google.stop()).await.expect("it stops");
-    assert!(TcpStream::connect(world.google.addr()).await.is_err());
+    assert!(TcpStream::connect(world.google.state.addr).await.is_err());
     drop(open);
 }

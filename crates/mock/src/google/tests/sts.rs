@@ -33,7 +33,7 @@ async fn a_token_ends_with_the_subject_token() {
     let world = World::new().await;
     for (life, expires_in) in [(900, 900), (3600, 3600), (7200, 3600)] {
         let life = Duration::from_secs(life);
-        let token = world.issuer.token(&pod(&checkout()), POOL, world.google.now(), life);
+        let token = world.issuer.token(&pod(&checkout()), POOL, world.now(), life);
         let reply = world.exchange(&token, &json!({})).await;
         assert_eq!(reply.body["expires_in"], expires_in, "{}", reply.body);
     }
@@ -122,7 +122,7 @@ async fn an_unknown_pool_is_an_invalid_target() {
 #[tokio::test]
 async fn the_claims_of_a_service_account_token_are_checked() {
     let world = World::new().await;
-    let now = world.google.now();
+    let now = world.now();
     let wrong: [Wrong; 12] = [
         ("/iss", json!("https://other"), "issuer"),
         ("/aud", json!(["https://kubernetes.default.svc"]), "audience"),
@@ -151,7 +151,7 @@ async fn only_the_clusters_keys_sign() {
     let world = World::new().await;
     let token = world.ksa_token(&checkout());
     let rotated = Issuer::rotated(CLUSTER);
-    let later = rotated.token(&pod(&checkout()), POOL, world.google.now(), HOUR);
+    let later = rotated.token(&pod(&checkout()), POOL, world.now(), HOUR);
     let claims = claims(&token);
     let kid = serde_json::from_str::<Value>(&world.issuer.jwks_json()).expect("JSON")["keys"][0]["kid"].clone();
     let (content, signature) = token.rsplit_once('.').expect("a signature");
@@ -184,7 +184,7 @@ async fn a_provider_takes_its_name_as_the_audience() {
         let pool = Pool::provider(name, issuer.url());
         let settings = Settings { jwks: issuer.jwks(), ..Settings::new(pool) };
         let world = World { google: Google::start(settings).await, issuer: Issuer::new(issuer.url()) };
-        let token = world.issuer.token(&pod(&checkout()), audience, world.google.now(), HOUR);
+        let token = world.issuer.token(&pod(&checkout()), audience, world.now(), HOUR);
         let reply = world.exchange(&token, &json!({ "audience": name })).await;
         assert_eq!(reply.status, status, "{audience}: {}", reply.body);
     }
