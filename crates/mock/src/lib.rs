@@ -127,7 +127,7 @@ impl Mock {
                 () = stopped(&mut stop) => {}
             }
         };
-        accept(listener, over, |stream| Some(connection::serve(stream, Arc::clone(&state)))).await;
+        accept(listener, over, |stream| connection::serve(stream, Arc::clone(&state))).await;
     }
 }
 

@@ -27,7 +27,7 @@ pub(super) fn listen(addr: SocketAddr) -> io::Result<TcpListener> {
 pub(super) async fn accept<F>(
     listener: TcpListener,
     over: impl Future<Output = ()>,
-    mut serve: impl FnMut(TcpStream) -> Option<F>,
+    mut serve: impl FnMut(TcpStream) -> F,
 ) where
     F: Future<Output = ()> + Send + 'static,
 {
@@ -39,9 +39,7 @@ pub(super) async fn accept<F>(
             Some(_) = connections.join_next() => {}
             accepted = listener.accept() => match accepted {
                 Ok((stream, _)) => {
-                    if let Some(serving) = serve(stream) {
-                        connections.spawn(serving);
-                    }
+                    connections.spawn(serve(stream));
                 }
                 Err(error) => {
                     tracing::warn!(%error, "the mock cannot accept connections; retrying");

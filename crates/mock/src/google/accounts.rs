@@ -61,8 +61,7 @@ impl Accounts {
     }
 
     /// Whether `who` may act as the account through the delegates. Each of the chain must be allowed to act as the next.
-    pub(super) fn check(&self, who: Principal, delegates: &[String], email: &str) -> Result<(), Denied> {
-        let mut who = who;
+    pub(super) fn check(&self, mut who: Principal, delegates: &[String], email: &str) -> Result<(), Denied> {
         for (step, account) in delegates.iter().map(String::as_str).chain([email]).enumerate() {
             let bound = self.0.get(account).ok_or(Denied::Missing)?;
             if !bound.contains(&who) {

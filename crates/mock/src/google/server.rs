@@ -50,16 +50,14 @@ impl Google {
 
 /// Serves until a stop is requested, then closes all connections.
 async fn run(listener: TcpListener, tls: TlsAcceptor, state: Arc<State>, mut stop: watch::Receiver<bool>) {
-    let serving = |stream| {
-        // Subscribes before the check, so that a change in between is not missed.
-        let away = state.away.subscribe();
-        let is_away = *away.borrow();
-        (!is_away).then(|| serve(stream, tls.clone(), Arc::clone(&state), away))
-    };
-    accept(listener, stopped(&mut stop), serving).await;
+    accept(listener, stopped(&mut stop), |stream| serve(stream, tls.clone(), Arc::clone(&state))).await;
 }
 
-async fn serve(stream: TcpStream, tls: TlsAcceptor, state: Arc<State>, mut away: watch::Receiver<bool>) {
+async fn serve(stream: TcpStream, tls: TlsAcceptor, state: Arc<State>) {
+    let mut away = state.away.subscribe();
+    if *away.borrow() {
+        return;
+    }
     // Without this option responses are late, but complete.
     let _ = stream.set_nodelay(true);
     let served = async {
