@@ -7,7 +7,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio::time::Instant;
 
-use crate::support::{Answer, Connection, Proxy, close_pooled, eventually, get, raw};
+use crate::support::{Answer, Connection, Proxy, close_pooled, eventually, get, raw, request};
 
 /// A value that the proxy does not cache.
 const LEAF: &str = "/computeMetadata/v1/instance/cpu-platform";
@@ -202,12 +202,13 @@ async fn a_hanging_get_has_the_time_that_it_asked_for_and_a_margin() {
 #[tokio::test]
 async fn a_client_that_leaves_ends_its_upstream_request() {
     let (mock, proxy) = start().await;
-    let mut client = Connection::open(proxy.addr).await;
-    let target = format!("{LEAF}?wait_for_change=true");
-    client.send(format!("GET {target} HTTP/1.1\r\nHost: metadata\r\nMetadata-Flavor: Google\r\n\r\n")).await;
-    eventually("the request is held upstream", || mock.in_flight() == 1).await;
-    drop(client);
-    eventually("the upstream is left too", || mock.in_flight() == 0).await;
+    for beginning_of_another in ["", "G"] {
+        let mut client = Connection::open(proxy.addr).await;
+        client.send(request(&format!("{LEAF}?wait_for_change=true")) + beginning_of_another).await;
+        eventually("the request is held upstream", || mock.in_flight() == 1).await;
+        drop(client);
+        eventually("the upstream is left too", || mock.in_flight() == 0).await;
+    }
 }
 
 #[tokio::test]
@@ -350,15 +351,4 @@ async fn what_is_sent_is_what_was_judged_and_no_more() {
     names.sort_unstable();
     assert_eq!(names, ["host", "metadata-flavor", "user-agent", "x-goog-api-client"]);
     assert!(seen[0].headers.iter().any(|(name, value)| name.eq_ignore_ascii_case("host") && value == "metadata"));
-}
-
-#[tokio::test]
-async fn a_client_that_leaves_after_sending_more_than_a_request_ends_its_upstream_request_too() {
-    let (mock, proxy) = start().await;
-    let mut client = Connection::open(proxy.addr).await;
-    let target = format!("{LEAF}?wait_for_change=true");
-    client.send(format!("GET {target} HTTP/1.1\r\nHost: metadata\r\nMetadata-Flavor: Google\r\n\r\nG")).await;
-    eventually("the request is held upstream", || mock.in_flight() == 1).await;
-    drop(client);
-    eventually("the upstream is left too", || mock.in_flight() == 0).await;
 }
