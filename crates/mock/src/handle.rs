@@ -62,7 +62,7 @@ impl Handle {
         self.state.journal.in_flight.peak()
     }
 
-    /// The last 10,000 requests, oldest first; fewer if their heads are huge.
+    /// The last 10,000 requests, oldest first.
     pub fn log(&self) -> Vec<RecordedRequest> {
         self.state.journal.log()
     }

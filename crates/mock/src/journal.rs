@@ -10,9 +10,6 @@ use super::head::MAX_HEADERS;
 /// Maximum number of recorded requests.
 const MAX_RECORDED: usize = 10_000;
 
-/// Maximum size of recorded heads, in bytes. Reached before [`MAX_RECORDED`] only by a test with huge heads.
-const MAX_RECORDED_BYTES: usize = 32 * 1024 * 1024;
-
 /// Maximum number of paths with a counter. Requests to other paths count only in the total.
 const MAX_PATHS: usize = 10_000;
 
@@ -64,7 +61,6 @@ struct Book {
     paths: HashMap<String, u64>,
     /// Heads as received. They are parsed only on demand, which is faster than storing them parsed.
     heads: VecDeque<Box<[u8]>>,
-    bytes: usize,
 }
 
 impl Journal {
@@ -98,10 +94,9 @@ impl Book {
         } else if self.paths.len() < MAX_PATHS {
             self.paths.insert(path.to_owned(), 1);
         }
-        self.bytes += head.len();
         self.heads.push_back(head.into());
-        while self.heads.len() > MAX_RECORDED || self.bytes > MAX_RECORDED_BYTES {
-            self.bytes -= self.heads.pop_front().map_or(0, |head| head.len());
+        if self.heads.len() > MAX_RECORDED {
+            self.heads.pop_front();
         }
     }
 }
@@ -165,16 +160,6 @@ mod tests {
             (1, 0),
             "the number of paths is limited"
         );
-    }
-
-    #[test]
-    fn the_log_is_limited_in_bytes() {
-        let journal = Journal::default();
-        let head = vec![b'x'; MAX_RECORDED_BYTES / 2];
-        for _ in 0..3 {
-            journal.request(&head, "/");
-        }
-        assert_eq!(journal.book.lock().heads.len(), 2);
     }
 
     #[test]
