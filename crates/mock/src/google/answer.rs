@@ -1,4 +1,4 @@
-//! [`Answer`] and [`Refusal`]: responses in the formats of Google's two services.
+//! Responses in the formats of Google's two services, most of them for a [`Refusal`].
 
 use std::time::Duration;
 
@@ -12,45 +12,25 @@ use super::Endpoint;
 /// The page of Google's front end, if the service is not even reached.
 const HTML: &str = "<!DOCTYPE html>\n<html lang=en><title>Error</title><p>The server encountered a temporary error.\n";
 
-/// A complete response.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Answer {
-    pub(super) status: StatusCode,
-    content_type: &'static str,
-    retry_after: Option<Duration>,
-    body: String,
+/// 200 with JSON.
+pub(super) fn ok(body: &Value) -> Response<Bytes> {
+    json(StatusCode::OK, body)
 }
 
-impl Answer {
-    /// 200 with JSON.
-    pub(super) fn ok(body: &Value) -> Self {
-        Self::json(StatusCode::OK, body)
-    }
+fn json(status: StatusCode, body: &Value) -> Response<Bytes> {
+    // `{:#}` indents, as Google's APIs do.
+    response(status, "application/json; charset=UTF-8", format!("{body:#}\n"))
+}
 
-    /// 200 with any text, declared as JSON.
-    pub(super) fn raw(body: String) -> Self {
-        Self { status: StatusCode::OK, content_type: "application/json; charset=UTF-8", retry_after: None, body }
+fn response(status: StatusCode, content_type: &'static str, body: String) -> Response<Bytes> {
+    let mut response = Response::new(Bytes::from(body));
+    *response.status_mut() = status;
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+    if status == StatusCode::UNAUTHORIZED {
+        headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"https://accounts.google.com/\""));
     }
-
-    fn json(status: StatusCode, body: &Value) -> Self {
-        // `{:#}` indents, as Google's APIs do.
-        Self { status, ..Self::raw(format!("{body:#}\n")) }
-    }
-
-    pub(super) fn response(self) -> Response<Bytes> {
-        let Self { status, content_type, retry_after, body } = self;
-        let mut response = Response::new(Bytes::from(body));
-        *response.status_mut() = status;
-        let headers = response.headers_mut();
-        headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
-        if let Some(after) = retry_after {
-            headers.insert(RETRY_AFTER, HeaderValue::from(after.as_secs()));
-        }
-        if status == StatusCode::UNAUTHORIZED {
-            headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"https://accounts.google.com/\""));
-        }
-        response
-    }
+    response
 }
 
 /// Why a request is refused.
@@ -86,7 +66,7 @@ impl Refusal {
         Self::Api(StatusCode::BAD_REQUEST, message.into())
     }
 
-    pub(super) fn answer(self) -> Answer {
+    pub(super) fn answer(self) -> Response<Bytes> {
         match self {
             Self::Oauth { error, description } => oauth(error, &description),
             Self::Status(status) => api(status, meaning(status).1),
@@ -96,32 +76,29 @@ impl Refusal {
                 let metadata = json!({ "permission": permission });
                 detailed(StatusCode::FORBIDDEN, &text, "IAM_PERMISSION_DENIED", "iam.googleapis.com", &metadata)
             }
-            Self::Path => {
-                let (status, content_type) = (StatusCode::NOT_FOUND, "text/html; charset=UTF-8");
-                Answer { status, content_type, retry_after: None, body: HTML.to_owned() }
-            }
+            Self::Path => response(StatusCode::NOT_FOUND, "text/html; charset=UTF-8", HTML.to_owned()),
         }
     }
 }
 
 /// A response in OAuth's format, with status 400.
-pub(super) fn oauth(error: &str, description: &str) -> Answer {
-    let body = json!({ "error": error, "error_description": description }).to_string();
-    Answer { status: StatusCode::BAD_REQUEST, ..Answer::raw(body) }
+pub(super) fn oauth(error: &str, description: &str) -> Response<Bytes> {
+    json(StatusCode::BAD_REQUEST, &json!({ "error": error, "error_description": description }))
 }
 
 /// The response of a service whose quota is used up.
-pub(super) fn used_up(endpoint: Endpoint, retry_after: Duration) -> Answer {
+pub(super) fn used_up(endpoint: Endpoint, retry_after: Duration) -> Response<Bytes> {
     let [_, quota, service] = service(endpoint);
     let text =
         format!("Quota exceeded for quota metric '{quota}' and limit '{quota} per minute' of service '{service}'.");
     let metadata = json!({ "service": service });
-    let answer = detailed(StatusCode::TOO_MANY_REQUESTS, &text, "RATE_LIMIT_EXCEEDED", "googleapis.com", &metadata);
-    Answer { retry_after: Some(retry_after), ..answer }
+    let mut answer = detailed(StatusCode::TOO_MANY_REQUESTS, &text, "RATE_LIMIT_EXCEEDED", "googleapis.com", &metadata);
+    answer.headers_mut().insert(RETRY_AFTER, retry_after.as_secs().into());
+    answer
 }
 
 /// The response of a service whose API is not enabled in a project.
-pub(super) fn disabled(endpoint: Endpoint, project: u64) -> Answer {
+pub(super) fn disabled(endpoint: Endpoint, project: u64) -> Response<Bytes> {
     let [name, _, service] = service(endpoint);
     let text = format!("{name} has not been used in project {project} before or it is disabled.");
     let metadata = json!({ "service": service, "consumer": format!("projects/{project}") });
@@ -139,22 +116,22 @@ fn service(endpoint: Endpoint) -> [&'static str; 3] {
 }
 
 /// An error in the format of Google's APIs.
-fn api(code: StatusCode, message: &str) -> Answer {
+fn api(code: StatusCode, message: &str) -> Response<Bytes> {
     error(code, json!({ "message": message }))
 }
 
 /// An error whose reason is machine-readable too.
-fn detailed(code: StatusCode, message: &str, reason: &str, domain: &str, metadata: &Value) -> Answer {
+fn detailed(code: StatusCode, message: &str, reason: &str, domain: &str, metadata: &Value) -> Response<Bytes> {
     let info = json!({
         "@type": "type.googleapis.com/google.rpc.ErrorInfo", "reason": reason, "domain": domain, "metadata": metadata,
     });
     error(code, json!({ "message": message, "details": [info] }))
 }
 
-fn error(code: StatusCode, mut error: Value) -> Answer {
+fn error(code: StatusCode, mut error: Value) -> Response<Bytes> {
     error["code"] = code.as_u16().into();
     error["status"] = meaning(code).0.into();
-    Answer::json(code, &json!({ "error": error }))
+    json(code, &json!({ "error": error }))
 }
 
 /// The name of a status in Google's APIs, and its standard text.

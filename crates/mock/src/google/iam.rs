@@ -1,14 +1,15 @@
 //! The IAM Service Account Credentials API: [`Impersonation`] issues tokens of a Google service account.
 
-use http::StatusCode;
+use bytes::Bytes;
 use http::header::AUTHORIZATION;
 use http::request::Parts;
+use http::{Response, StatusCode};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::json;
 
 use super::accounts::{Denied, Principal};
-use super::answer::{Answer, Refusal};
+use super::answer::{Refusal, ok};
 use super::clock::rfc3339;
 use super::endpoint::Endpoint;
 use super::state::State;
@@ -79,7 +80,7 @@ impl Impersonation {
         self.issued(state).map(|issued| issued.subject.workload)
     }
 
-    pub(super) fn answer(self, state: &State) -> Result<Answer, Refusal> {
+    pub(super) fn answer(self, state: &State) -> Result<Response<Bytes>, Refusal> {
         let now = state.clock.now();
         let issued = self.issued(state).filter(|issued| issued.is_access && issued.expires_at > now);
         // No request comes with a client's certificate, so no token that is bound to one is of use.
@@ -94,7 +95,7 @@ impl Impersonation {
         let checked = state.accounts.lock().check(principal(&subject), &delegates, &email);
         checked.map_err(|denied| refusal(denied, &kind))?;
         let mut tokens = state.tokens.lock();
-        Ok(Answer::ok(&match kind {
+        Ok(ok(&match kind {
             Kind::Access { scopes, seconds } => {
                 let token = tokens.access(Subject { email: Some(email), scopes, ..subject }, now + seconds);
                 json!({ "accessToken": &*token, "expireTime": rfc3339(now + seconds) })

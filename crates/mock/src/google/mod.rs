@@ -13,8 +13,8 @@
 //! Access tokens name their subject ([`Subject`]), so that any client can tell whose token it got. The subject of an
 //! identity token is known to the [`Handle`].
 //!
-//! Where to start: `ask` reads requests, `sts` and `iam` answer them, `jwt` verifies service account tokens, `tokens`
-//! mints tokens, `routes` applies faults.
+//! Where to start: `routes` takes requests and applies faults, `sts` and `iam` read and answer them, `jwt` verifies
+//! service account tokens, `tokens` mints tokens.
 //!
 //! ```no_run
 //! # async fn example() {
@@ -34,7 +34,6 @@
 
 mod accounts;
 mod answer;
-mod ask;
 mod authority;
 mod clock;
 mod endpoint;

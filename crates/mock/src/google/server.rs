@@ -86,7 +86,7 @@ async fn respond(state: &State, request: http::Request<Incoming>) -> http::Respo
     let (parts, body) = request.into_parts();
     let response = match Limited::new(body, MAX_BODY_BYTES).collect().await {
         Ok(body) => routes::answer(state, &parts, &body.to_bytes()).await,
-        Err(_) => Refusal::Status(StatusCode::PAYLOAD_TOO_LARGE).answer().response(),
+        Err(_) => Refusal::Status(StatusCode::PAYLOAD_TOO_LARGE).answer(),
     };
     response.map(Full::new)
 }

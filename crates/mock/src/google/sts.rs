@@ -4,12 +4,14 @@
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use bytes::Bytes;
+use http::Response;
 use http::header::{AUTHORIZATION, CONTENT_TYPE};
 use http::request::Parts;
 use serde::Deserialize;
 use serde_json::json;
 
-use super::answer::{Answer, Refusal};
+use super::answer::{Refusal, ok};
 use super::jwt::{Caller, Claims, verify};
 use super::state::State;
 use super::{Subject, Workload};
@@ -100,7 +102,7 @@ impl Exchange {
         Some(Claims::unverified(&self.subject_token)?.caller()?.workload)
     }
 
-    pub(super) fn answer(self, state: &State) -> Result<Answer, Refusal> {
+    pub(super) fn answer(self, state: &State) -> Result<Response<Bytes>, Refusal> {
         let pool = state.settings.pools.iter().find(|pool| pool.audience == self.audience);
         let target = || Refusal::Oauth { error: "invalid_target", description: UNKNOWN_POOL.into() };
         let pool = pool.ok_or_else(target)?;
@@ -109,7 +111,7 @@ impl Exchange {
         let expires_in = (exp - now).min(MAX_SECONDS);
         let subject = Subject { workload, pod_uid, email: None, scopes: self.scopes, bound_to: self.bound_to };
         let token = state.tokens.lock().access(subject, now + expires_in);
-        Ok(Answer::ok(&json!({
+        Ok(ok(&json!({
             "access_token": &*token,
             "expires_in": expires_in,
             "issued_token_type": ACCESS_TOKEN,
