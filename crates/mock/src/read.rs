@@ -88,7 +88,7 @@ fn listing(tree: &Tree, directory: &str) -> Response {
 fn render(tree: &Tree, node: &str, form: Option<Format>) -> Result<Response, Refusal> {
     if tree.is_directory(node) {
         let json = tree.json(node).to_string();
-        let etag = Etag::from_directory(&json);
+        let etag = Etag::new(&json);
         return Ok(match form {
             Some(Format::Text) => Response::value(TEXT, tree.lines(node), etag),
             Some(Format::Json) | None => Response::value(JSON, json, etag),

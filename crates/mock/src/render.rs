@@ -17,7 +17,7 @@ const INDEXED: [&str; 6] =
 const LICENSES: &str = "instance/licenses/";
 
 /// A hash of content: equal for equal content in any format, and different for the listing and the content of a
-/// directory.
+/// directory: no listing reads like JSON.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Etag(u64);
 
@@ -29,19 +29,10 @@ impl fmt::Display for Etag {
 }
 
 impl Etag {
-    /// The etag of a leaf's value or a listing.
+    /// The etag of a leaf's value, of a listing, or of everything below a directory in its JSON format.
     pub(super) fn new(content: &str) -> Self {
-        Self::hash(content, "value")
-    }
-
-    /// The etag of everything below a directory, from its JSON format.
-    pub(super) fn from_directory(content: &str) -> Self {
-        Self::hash(content, "recursive")
-    }
-
-    fn hash(content: &str, kind: &str) -> Self {
         let mut hasher = DefaultHasher::new();
-        (kind, content).hash(&mut hasher);
+        content.hash(&mut hasher);
         Self(hasher.finish())
     }
 }
