@@ -315,7 +315,7 @@ fn writing() -> Vec<Row> {
         row("T118")
             .get(old)
             .both(page(404))
-            .given(|mock| mock.enable_legacy())
+            .given(mock::Handle::enable_legacy)
             .both(leaf("mock-project"))
             .ask(get(old).bare())
             .mock(leaf("mock-project"))
