@@ -103,7 +103,6 @@ impl ExchangeMetrics {
             Rest::Doubling if halt.is_refusal() => Exchanged::Refused,
             Rest::Throttled(_) | Rest::Held(_) if halt.is_of_a_project() => Exchanged::ProjectThrottled,
             Rest::Throttled(_) | Rest::Held(_) => Exchanged::Throttled,
-            Rest::Demanded(_) if halt.is_refusal() => Exchanged::Throttled,
             Rest::None | Rest::Unasked | Rest::Brief | Rest::Demanded(_) | Rest::Doubling => Exchanged::Failed,
         });
         self.results.of(step, exchanged).inc();

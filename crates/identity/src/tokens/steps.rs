@@ -339,9 +339,14 @@ impl Steps {
         };
         result.map_err(|halt| {
             self.log(Reason::Server(step.label(), halt.status()), &halt);
-            // Google's alone: the API server's is no quota of a minute, so each workload waits for itself.
-            let is_429 = matches!(halt.rest, Rest::Throttled(_));
-            Halt { rest: if is_429 { server.rest_after_429(&self.turn(step, urgency)) } else { halt.rest }, ..halt }
+            let rest = match halt.rest {
+                // No quota of a minute as Google's are, so each workload waits for itself. And not longer each time: the API server
+                // knows best when it can take the next request.
+                Rest::Throttled(least) if step == Step::Kubernetes => Rest::Demanded(least),
+                Rest::Throttled(_) => server.rest_after_429(&self.turn(step, urgency)),
+                rest => rest,
+            };
+            Halt { rest, ..halt }
         })
     }
 
@@ -371,16 +376,14 @@ impl NotIssuedHere {
             Self::Request(error) => error,
         };
         let failure = ExchangeFailure::Kubernetes(error.to_string());
-        // Not longer each time: the API server knows best when it can take the next request.
-        let rest = Rest::Demanded(error.demanded(0.0));
-        match error.failure() {
-            Failure::Refused(StatusCode::TOO_MANY_REQUESTS) => {
-                Halt { rest, ..Halt::throttled(Withheld::Quota, format!("{failure}\n"), Duration::ZERO) }
-            }
-            Failure::Refused(status) if status.is_client_error() => Halt::stays(failure),
-            _ if rest == Rest::Demanded(Duration::ZERO) => Halt::failed(failure),
-            _ => Halt { rest, ..Halt::failed(failure) },
-        }
+        let demanded = error.demanded(0.0);
+        let rest = match error.failure() {
+            Failure::Refused(StatusCode::TOO_MANY_REQUESTS) => Rest::Throttled(demanded),
+            Failure::Refused(status) if status.is_client_error() => return Halt::stays(failure),
+            _ if demanded.is_zero() => Rest::Brief,
+            _ => Rest::Demanded(demanded),
+        };
+        Halt { rest, ..Halt::failed(failure) }
     }
 }
 

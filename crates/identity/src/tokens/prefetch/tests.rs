@@ -121,15 +121,19 @@ fn a_projects_quota_delays_no_other_account() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_quota_at_iam_is_a_projects_own_and_that_of_exchanges_is_everybodys() {
-    let lab = Lab::new(GOOGLE_ACCOUNT);
-    lab.servers.change(|script| script.iam = Does::PutOff(429, "1"));
-    let Err(why) = lab.source.prepare(lab.number).await else { panic!("a token") };
-    assert!(is_its_own(&why), "{why:?}");
-    let lab = Lab::new(GOOGLE_ACCOUNT);
-    lab.servers.change(|script| script.sts = Does::PutOff(429, "1"));
-    let Err(why) = lab.source.prepare(lab.number).await else { panic!("a token") };
-    assert!(!is_its_own(&why), "{why:?}");
+async fn a_429_of_the_api_server_or_iam_is_an_accounts_own_and_that_of_exchanges_is_everybodys() {
+    let (issue, throttle) = (|| Does::Issue(3600), || Does::PutOff(429, "1"));
+    for (kubernetes, sts, iam, is_own) in [
+        (throttle(), issue(), issue(), true),
+        (issue(), throttle(), issue(), false),
+        // The quota of the Google account's project.
+        (issue(), issue(), throttle(), true),
+    ] {
+        let lab = Lab::new(GOOGLE_ACCOUNT);
+        lab.servers.change(|script| (script.kubernetes, script.sts, script.iam) = (kubernetes, sts, iam));
+        let Err(why) = lab.source.prepare(lab.number).await else { panic!("a token") };
+        assert_eq!(is_its_own(&why), is_own, "{why:?}");
+    }
 }
 
 #[test]

@@ -170,14 +170,12 @@ async fn an_answer_whose_body_cannot_be_read_is_what_its_status_says() {
 async fn an_api_server_that_is_throttled_is_not_asked_before_the_time_that_it_names() {
     let lab = Lab::new(GOOGLE_ACCOUNT);
     lab.servers.change(|script| script.kubernetes = Does::PutOff(429, "7"));
-    let (status, text) = lab.refusal(TOKEN).await;
-    assert_eq!(status, 503);
     let said =
-        "no Kubernetes token for the pod's service account: the API server answered 429 Too Many Requests: slow down\n";
-    assert_eq!(text, said);
+        "no Kubernetes token for the pod's service account: the API server answered 429 Too Many Requests: slow down";
+    assert_eq!(lab.failure(TOKEN).await, said);
     for _ in 0..6 {
         sleep(Duration::from_secs(1)).await;
-        assert_eq!(lab.refusal(TOKEN).await.0, 503);
+        assert_eq!(lab.failure(TOKEN).await, said);
     }
     assert_eq!(lab.servers.counts(), [1, 0, 0]);
     assert_eq!(lab.source.means.metrics.counts(Step::Kubernetes), [0, 0, 0, 1, 0, 0]);
@@ -221,6 +219,7 @@ async fn a_pod_gets_its_token_when_the_api_server_wants_to_be_asked_again() {
 async fn a_pod_is_told_how_long_the_step_still_rests_that_failed() {
     for (kubernetes, least, most) in [
         (Does::PutOff(503, "7"), 7_000, 10_500),
+        (Does::PutOff(429, "7"), 7_000, 10_500),
         (Does::PutOff(503, "0"), 600, 900),
         (Does::Refuse(403, ""), 10_000, 10_000),
     ] {
