@@ -12,6 +12,7 @@ use http::StatusCode;
 use crate::failure::{Failure, TokenFailure, Withheld};
 use crate::policy::Concealed;
 use crate::refused::Refused;
+use crate::reply;
 use protocol::metadata::query::QueryError;
 use protocol::metadata::{CallingPod, RequestError, Unidentified};
 use telemetry::latency::RequestOutcome;
@@ -73,7 +74,7 @@ pub enum Error {
     #[error("The metadata server is not available: {0}; try again in a second.")]
     Upstream(Arc<Failure>),
     /// The token source returned no token. Shared, because all requests that waited for the token get it.
-    #[error("{what} is not available: {0}{advice}; try again in a second.", what = .0.what(), advice = .0.advice())]
+    #[error("{what} is not available: {0}{advice}; try again in {wait}.", what = .0.what(), advice = .0.advice(), wait = wait(.0))]
     Token(Arc<TokenFailure>),
     /// The token source refused the pod's own token. The answer is passed on.
     #[error("{}", .1.line())]
@@ -216,6 +217,14 @@ impl Error {
             Self::Withheld(why, _) if !why.affects_all() => RequestOutcome::Refused,
             Self::Withheld(..) | Self::Upstream(_) | Self::Token(_) | Self::Panicked => RequestOutcome::Failed,
         }
+    }
+}
+
+/// The time that `Retry-After` has.
+fn wait(failure: &TokenFailure) -> Cow<'static, str> {
+    match reply::whole_seconds(failure.rests()) {
+        1 => "a second".into(),
+        seconds => format!("{seconds} s").into(),
     }
 }
 

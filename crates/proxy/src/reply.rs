@@ -75,9 +75,14 @@ impl AtHand for Body {
     }
 }
 
-/// The value of `Retry-After` for this time: whole seconds, rounded up, and at least one.
+/// The value of `Retry-After` for this time.
 pub fn retry_after(time: Duration) -> HeaderValue {
-    HeaderValue::from((time.as_secs() + u64::from(time.subsec_nanos() > 0)).max(1))
+    HeaderValue::from(whole_seconds(time))
+}
+
+/// A time until a retry in whole seconds, rounded up, and at least one.
+pub fn whole_seconds(time: Duration) -> u64 {
+    (time.as_secs() + u64::from(time.subsec_nanos() > 0)).max(1)
 }
 
 /// Capacities of a header map that is reused for a response: at least enough for the proxy's headers, and

@@ -328,11 +328,16 @@ mod tests {
     }
 
     #[test]
-    fn a_step_of_an_exchange_sets_retry_after_for_as_long_as_it_rests() {
-        for (millis, seconds) in [(0, "1"), (700, "1"), (6_001, "7"), (90_000, "90")] {
+    fn a_step_of_an_exchange_sets_retry_after_for_as_long_as_it_rests_and_says_the_same() {
+        for (millis, seconds, said) in
+            [(0, "1", "a second"), (700, "1", "a second"), (6_001, "7", "7 s"), (90_000, "90", "90 s")]
+        {
             let failure = ExchangeFailure::Kubernetes("no".to_owned());
             let failure = TokenFailure::Exchange(failure, Duration::from_millis(millis));
-            assert_eq!(answer(&Error::Token(Arc::new(failure))).headers()["retry-after"], seconds);
+            let response = answer(&Error::Token(Arc::new(failure)));
+            assert_eq!(response.headers()["retry-after"], seconds);
+            let text = body_of(response);
+            assert!(text.ends_with(&format!("; try again in {said}.\n")), "{text}");
         }
     }
 
