@@ -36,12 +36,22 @@ pub(super) enum Rest {
     Throttled(Duration),
     /// At least this long, which a server demands, and with a valid token longer each time.
     Demanded(Duration),
-    /// This long: until the server's quota or the workload's pace lets the next request through. Not counted as a failure.
+    /// This long: until the server's quota or the workload's pace lets the next request through.
     Held(Duration),
 }
 
 impl Rest {
-    /// The time after this number of consecutive failures, at least 1 except for [`Rest::Held`]. `random` is between 0 and 1.
+    /// Whether it makes later rests longer. What was not sent does not: it comes as often as pods ask, and would make the first
+    /// refusal of this server last as long as its tenth. With a valid token it backs off by their number.
+    pub(super) fn is_counted(self, has_token: bool) -> bool {
+        match self {
+            Self::None | Self::Held(_) => false,
+            Self::Unasked => has_token,
+            Self::Brief | Self::Fixed | Self::Doubling | Self::Throttled(_) | Self::Demanded(_) => true,
+        }
+    }
+
+    /// The time after this number of consecutive failures, at least 1 if this one is counted. `random` is between 0 and 1.
     pub(super) fn time(self, failures: u32, has_token: bool, random: f64) -> Duration {
         match self {
             Self::Brief | Self::Unasked if has_token => BACK_OFF.wait(failures, random),

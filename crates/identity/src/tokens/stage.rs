@@ -13,7 +13,6 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 use super::TIMEOUT;
 use super::halt::{Halt, no_token, resting};
-use super::rest::Rest;
 use super::secret::{Secret, Want};
 use base::clock::BootTime;
 use proxy::failure::ExchangeFailure;
@@ -46,8 +45,8 @@ struct State {
     failed: Option<Remembered<NoToken>>,
     /// Whether the last flight began for nobody that waits.
     is_background: bool,
-    /// Consecutive failures since the last token, each within [`SAME_TROUBLE`] after the rest before it. Without those that only wait
-    /// for a turn.
+    /// Consecutive failures since the last token, each within [`SAME_TROUBLE`] after the rest before it, that
+    /// [count](Rest::is_counted).
     failures: u32,
 }
 
@@ -214,8 +213,8 @@ impl State {
                 let now = BootTime::now();
                 let is_same = self.failed.as_ref().is_some_and(|failed| now <= failed.until + SAME_TROUBLE);
                 let before = if is_same { self.failures } else { 0 };
-                self.failures = before.saturating_add(u32::from(!matches!(rest, Rest::Held(_))));
                 let has_token = self.kept.as_ref().is_some_and(|kept| kept.is_valid(now));
+                self.failures = before.saturating_add(rest.is_counted(has_token).into());
                 let until = now + rest.time(self.failures, has_token, fastrand::f64());
                 self.failed = Some(Remembered::until(why.clone(), until));
                 Err(resting(why, until.since(now)))
@@ -236,6 +235,7 @@ mod tests {
     use tokio::time::sleep;
     use zeroize::Zeroizing;
 
+    use super::super::rest::Rest;
     use super::*;
 
     /// Counts flights, and sets their results and their durations in milliseconds.
@@ -345,22 +345,25 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn waiting_for_a_turn_does_not_make_a_later_rest_longer() {
-        let (stage, mut work) = (Stage::default(), Work::new());
-        work.rest = Some(Rest::Held(Duration::from_millis(500)));
-        for _ in 0..6 {
+    async fn what_its_server_was_not_asked_does_not_make_a_later_rest_longer() {
+        // It waits for a turn, the step before has failed, or the server gets no requests at present.
+        for unsent in [Rest::Held(Duration::from_millis(500)), Rest::None, Rest::Unasked] {
+            let (stage, mut work) = (Stage::default(), Work::new());
+            work.rest = Some(unsent);
+            for _ in 0..6 {
+                assert!(work.get(&stage, Want::Young).await.is_err());
+                sleep(Duration::from_millis(501)).await;
+            }
+            work.rest = Some(Rest::Doubling);
             assert!(work.get(&stage, Want::Young).await.is_err());
-            sleep(Duration::from_millis(501)).await;
+            assert_eq!(work.begun.load(SeqCst), 7);
+            sleep(Duration::from_millis(5001)).await;
+            assert!(work.get(&stage, Want::Young).await.is_err());
+            assert_eq!(work.begun.load(SeqCst), 8, "{unsent:?}: the first rest");
+            sleep(Duration::from_millis(5001)).await;
+            assert!(work.get(&stage, Want::Young).await.is_err());
+            assert_eq!(work.begun.load(SeqCst), 8, "{unsent:?}: the second one is longer");
         }
-        work.rest = Some(Rest::Doubling);
-        assert!(work.get(&stage, Want::Young).await.is_err());
-        assert_eq!(work.begun.load(SeqCst), 7);
-        sleep(Duration::from_millis(5001)).await;
-        assert!(work.get(&stage, Want::Young).await.is_err());
-        assert_eq!(work.begun.load(SeqCst), 8, "the first rest");
-        sleep(Duration::from_millis(5001)).await;
-        assert!(work.get(&stage, Want::Young).await.is_err());
-        assert_eq!(work.begun.load(SeqCst), 8, "the second one is longer");
     }
 
     #[tokio::test(start_paused = true)]
