@@ -20,7 +20,9 @@ const OVERDUE: Duration = MAX_AGE;
 
 /// Initial and maximum pause after a failed read. The first is short, because the API server grants a node the right to
 /// read an account some milliseconds after the account's first pod was scheduled here.
-const BACK_OFF: Backoff = Backoff::new(Duration::from_millis(250), MAX_PAUSE).with(Jitter(0.6, 1.0));
+const BACK_OFF: Backoff = Backoff::new(Duration::from_millis(250), MAX_AGE).with(Jitter(0.6, 1.0));
+
+/// Maximum pause before an account is read of which no use can be made: pods wait for it.
 const MAX_PAUSE: Duration = Duration::from_secs(10);
 
 /// Why an account is not known while no read has failed.
@@ -65,6 +67,18 @@ pub(super) enum Known {
     Workload(Arc<Workload>),
     /// It does not exist any more.
     Deleted,
+}
+
+impl Known {
+    /// Maximum time until the next read. The same after a failure as after a success: an API server in trouble is not read more often
+    /// than one in health.
+    fn max_age(&self) -> Duration {
+        match self {
+            Self::Workload(_) => MAX_AGE,
+            // It may be created again at any moment.
+            Self::Nothing | Self::Deleted => MAX_PAUSE,
+        }
+    }
 }
 
 /// State of its reads. At most one is in progress.
@@ -178,10 +192,7 @@ impl Account {
     /// Records the result of a read, and the number for it.
     pub(super) fn learned(&self, known: Known, number: WorkloadId, now: BootTime) {
         self.is_asked.store(false, Ordering::Relaxed);
-        let is_deleted = matches!(known, Known::Deleted);
-        // It may be created again at any moment.
-        let until = if is_deleted { MAX_PAUSE } else { MAX_AGE };
-        let due = now + until;
+        let due = now + known.max_age();
         let state = State { number, known, failure: None, failures: 0, due, is_put_off: false, reading: Reading::Idle };
         self.state.send_replace(state);
         self.number.store(number.0, Ordering::Release);
@@ -206,7 +217,8 @@ impl Account {
         self.state.send_modify(|state| {
             state.failures = state.failures.saturating_add(1);
             state.failure = Some(why.into());
-            state.due = now + BACK_OFF.wait(state.failures, jitter).max(demanded);
+            let pause = BACK_OFF.up_to(state.known.max_age()).wait(state.failures, jitter);
+            state.due = now + pause.max(demanded);
             state.is_put_off = !demanded.is_zero();
             state.reading = Reading::Idle;
         });

@@ -297,6 +297,27 @@ async fn what_is_known_goes_on_after_a_long_pause_if_it_cannot_be_read() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_is_known_is_read_little_more_often_in_an_outage_than_in_health() {
+    let workloads = Workloads::default();
+    let (_, number) = account(&workloads, 1, "a", "app");
+    workloads.found(&wanted(&workloads).await, "u1", &LINKED);
+    let mut reads = 0;
+    let (began, mut last) = (Instant::now(), Instant::now());
+    while began.elapsed() < Duration::from_secs(3600) {
+        assert!(workloads.requested(number).is_some());
+        workloads.tend(BootTime::now());
+        if is_any_wanted(&workloads) {
+            unread(&*wanted(&workloads).await, "the API server is away");
+            (reads, last) = (reads + 1, Instant::now());
+        }
+        sleep(Duration::from_secs(1)).await;
+    }
+    // Sixty in health. The pause doubles, and has a jitter of 0.6 to 1.
+    assert!((60..=100).contains(&reads), "{reads} in an hour");
+    assert!(last.elapsed() <= Duration::from_secs(61), "it goes on");
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_is_known_goes_on_and_is_read_again_after_a_minute_if_it_is_asked_for() {
     let workloads = Workloads::default();
     let (app, number) = account(&workloads, 1, "a", "app");
