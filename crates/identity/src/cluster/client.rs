@@ -23,8 +23,9 @@ use super::{Acting, Credential, NODE_PREFIX, NodeName, Settings};
 /// expires, and is read only when a client is made.
 const MAX_AGE: Duration = Duration::from_secs(5 * 60);
 
-/// Maximum age once the API server could not be reached: its address may have changed, or its authority. A client is only made for
-/// a request, and the watch pauses for seconds between its attempts.
+/// Maximum age once the API server could not be reached, or refused the credential: its address may have changed, or its authority,
+/// or the credential. A client is only made for a request, and the watch pauses for seconds between its attempts. But pods may ask all
+/// the time, and each client costs a handshake.
 const MAX_DOUBTED_AGE: Duration = Duration::from_secs(1);
 
 /// Idle time before a connection is probed, and interval between probes. With three unanswered probes the connection is
@@ -170,17 +171,15 @@ impl Clients {
         Ok(current.client.clone())
     }
 
-    /// Records that the credential was refused: the next client is made from the current contents of the files.
+    /// Records that the credential was refused: no request uses it while the next one is read. It may have been that of the client
+    /// before: requests that were sent with it end later.
     pub(super) fn refused(&self) {
-        let mut current = self.current.lock();
-        if current.renew_at.is_some() {
-            current.renew_at = Some(Instant::now());
-            current.is_refused = true;
-        }
+        self.doubted();
+        self.current.lock().is_refused = true;
     }
 
-    /// Records that the API server could not be reached: the next client is made from the current contents of the files, unless
-    /// they were just read.
+    /// Records that the client may be of no use: the next one is made from the current contents of the files, unless they were just
+    /// read.
     pub(super) fn doubted(&self) {
         let mut current = self.current.lock();
         let soon = current.read + MAX_DOUBTED_AGE;
@@ -411,5 +410,21 @@ mod tests {
         clients.refused();
         assert_eq!(made(&clients).await, (1, Duration::from_secs(1)));
         assert!(!clients.current.lock().is_refused);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_credential_that_is_refused_all_the_time_is_read_once_a_second() {
+        let clients = clients();
+        assert_eq!(made(&clients).await.0, 1);
+        for _ in 0..2 {
+            clients.refused();
+            assert_eq!(made(&clients).await.0, 0, "it was just read");
+            tokio::time::advance(MAX_DOUBTED_AGE).await;
+            assert_eq!(made(&clients).await.0, 1);
+        }
+        // At once, if it was read before.
+        tokio::time::advance(MAX_DOUBTED_AGE).await;
+        clients.refused();
+        assert_eq!(made(&clients).await.0, 1);
     }
 }

@@ -111,17 +111,19 @@ async fn a_replaced_kubeconfig_is_read_again() {
 }
 
 #[tokio::test]
-async fn a_refused_credential_is_read_again_at_once() {
+async fn a_refused_credential_is_read_again_within_a_second() {
     let (port, mut heads) = server(401).await;
     let file = File::new("refused", &kubeconfig(port, &json!({"token": "one"})));
     let cluster = Cluster::connect(&settings(&file.0)).await.expect("a credential");
     let refused = cluster.list().await.expect_err("refused");
     assert!(refused.to_string().contains("certificate or token is not valid"), "{refused}");
     std::fs::write(&file.0, kubeconfig(port, &json!({"token": "two"}))).expect("written");
+    advance(Duration::from_secs(1)).await;
     cluster.list().await.expect_err("refused");
     heads.recv().await.expect("a request");
     assert!(heads.recv().await.expect("a request").contains("bearer two\r\n"));
     std::fs::write(&file.0, "not a kubeconfig").expect("written");
+    advance(Duration::from_secs(1)).await;
     assert_eq!(cluster.list().await.expect_err("unreadable").failure(), Failure::Cluster);
 }
 
