@@ -46,7 +46,7 @@ pub use token_request::{PodToken, TokenRequest, TokenRequestError};
 
 use http_client::retry_after;
 
-/// Maximum time from a request until its response begins.
+/// Maximum time from a request until its response begins, and from then until its end, except of lists and watches of pods.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Maximum time without a byte in a response. A watch has a bookmark each minute, or up to 2 s later, so that 60 s
@@ -150,14 +150,14 @@ impl Cluster {
     /// It is listed, because acting as the node gives the right to list but not to get.
     pub async fn owned_pod(&self, namespace: &str, name: &str) -> Result<Option<PodObject>, RequestError> {
         let body = self.get(&self.named(namespace, name), Resource::Pods).await?;
-        let list: PodList = events::read(body, Shape::Owners).await?;
+        let list: PodList = in_time(events::read(body, Shape::Owners)).await?;
         Ok(list.items.into_iter().flatten().find(|pod| pod.metadata.name == name))
     }
 
     /// A service account. As a node, only that of one of its pods. `None` if there is none by this name.
     pub async fn service_account(&self, namespace: &str, name: &str) -> Result<Option<AccountObject>, RequestError> {
         match self.get(&account_path(namespace, name), Resource::Accounts).await {
-            Ok(body) => events::read(body, Shape::Account).await.map(Some),
+            Ok(body) => in_time(events::read(body, Shape::Account)).await.map(Some),
             Err(error) if error.failure() == Failure::Refused(StatusCode::NOT_FOUND) => Ok(None),
             Err(error) => Err(error),
         }
@@ -167,18 +167,18 @@ impl Cluster {
     pub async fn token(&self, request: &TokenRequest<'_>) -> Result<PodToken, TokenRequestError> {
         let post = post(&token_path(request.namespace, request.account), &request.object());
         let body = self.send(post, Resource::Tokens).await.map_err(|error| request.refused(error))?;
-        let answer = events::read_whole(body, token_request::MAX_BYTES).await?;
+        let answer = in_time(events::read_whole(body, token_request::MAX_BYTES)).await?;
         Ok(token_request::parse(&answer)?)
     }
 
     /// This node's object, for its UID and zone.
     pub async fn node_facts(&self) -> Result<Node, RequestError> {
-        events::read(self.get(&self.node_path(), Resource::NodeFacts).await?, Shape::Node).await
+        in_time(events::read(self.get(&self.node_path(), Resource::NodeFacts).await?, Shape::Node)).await
     }
 
     /// This node's object, for its taints.
     pub async fn taints(&self) -> Result<Node, RequestError> {
-        events::read(self.get(&self.node_path(), Resource::NodeTaints).await?, Shape::Node).await
+        in_time(events::read(self.get(&self.node_path(), Resource::NodeTaints).await?, Shape::Node)).await
     }
 
     /// Replaces this node's taints, unless the node has changed since it was read: then the API server answers 409
@@ -284,6 +284,11 @@ impl Clients {
             error => error,
         })
     }
+}
+
+/// Waits for the end of an answer.
+async fn in_time<T>(answer: impl Future<Output = Result<T, RequestError>>) -> Result<T, RequestError> {
+    timeout(RESPONSE_TIMEOUT, answer).await.unwrap_or(Err(RequestError::Silent(RESPONSE_TIMEOUT)))
 }
 
 const JSON: HeaderValue = HeaderValue::from_static("application/json");

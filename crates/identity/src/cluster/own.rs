@@ -8,11 +8,10 @@ use http::header::ACCEPT;
 use kube::client::Body;
 use serde::Deserialize;
 use serde_json::json;
-use tokio::time::timeout;
 
 use super::client::{Clients, Name};
 use super::hints::Hint;
-use super::{Cluster, ClusterError, NODE_PREFIX, RESPONSE_TIMEOUT, RequestError, Settings, events, post};
+use super::{Cluster, ClusterError, NODE_PREFIX, RequestError, Settings, events, in_time, post};
 
 /// Maximum size of a response, in bytes. Twenty keys have 10 KiB.
 const MAX_BYTES: usize = 64 << 10;
@@ -157,7 +156,6 @@ impl OwnCluster {
             let body = self.clients.accepted(response, Hint::default()).await?;
             Ok(events::read_whole(body, MAX_BYTES).await?.to_vec())
         };
-        let answer = timeout(RESPONSE_TIMEOUT, answer).await;
-        Published { answer: answer.unwrap_or(Err(RequestError::Silent(RESPONSE_TIMEOUT))), date }
+        Published { answer: in_time(answer).await, date }
     }
 }

@@ -3,6 +3,7 @@
 mod credentials;
 
 use serde_json::{Value, json};
+use tokio::time::{Instant, sleep};
 
 use super::fake::Fake;
 use super::*;
@@ -78,6 +79,32 @@ async fn a_service_account_is_read_with_the_annotations_that_matter() {
         let error = read.await.expect("no panic").err().map(|error| error.to_string());
         assert_eq!(error.is_some(), expected.is_some());
         assert!(expected.is_none_or(|right| error.is_some_and(|error| error.contains(right))), "{status}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_trickles_is_given_up() {
+    let (mut fake, cluster) = Fake::new("node-1");
+    let request = TokenRequest { namespace: "a", account: "app", audience: "x", pod: "p1", pod_uid: "u" };
+    for is_token in [false, true] {
+        let cluster = cluster.clone();
+        let asking = tokio::spawn(async move {
+            let began = Instant::now();
+            let is_given_up = if is_token {
+                let answer = cluster.token(&request).await;
+                matches!(answer, Err(TokenRequestError::Request(RequestError::Silent(_))))
+            } else {
+                matches!(cluster.service_account("a", "app").await, Err(RequestError::Silent(_)))
+            };
+            (is_given_up, began.elapsed())
+        });
+        let running = fake.asked().await.run(200);
+        for _ in 0..60 {
+            running.bytes(" ");
+            sleep(Duration::from_secs(1)).await;
+        }
+        drop(running);
+        assert_eq!(asking.await.expect("no panic"), (true, RESPONSE_TIMEOUT));
     }
 }
 

@@ -6,7 +6,8 @@
 //! - Each has [`MAX_REQUESTS`] places. The workload with the fewest requests is next ([`Flights`]).
 //! - Requests that nobody waits for take at most [`MAX_BACKGROUND`] of them.
 //! - If it fails for several workloads, a [`Breaker`] lets one request through each [`PROBE_INTERVAL`], until one does
-//!   not fail. The others fail at once. A request takes 5 s at most, so a stalled server has five at a time.
+//!   not fail. The others fail at once. A request to Google takes 5 s at most, so a stalled server has five at a time; one to the API
+//!   server takes 10 s until its answer begins and 10 s until that ends, so it has twenty.
 //! - After a 429 of Google's a [`Quota`] holds requests back: those that nobody waits for longest. Each project that is charged has
 //!   its own: it says nothing about the others'.
 //!
