@@ -68,7 +68,11 @@ impl Secret {
     }
 
     pub(super) fn is_valid(&self, now: BootTime) -> bool {
-        self.expires > now + MIN_LEFT
+        self.valid_until() > now
+    }
+
+    pub(super) fn valid_until(&self) -> BootTime {
+        self.expires - MIN_LEFT
     }
 
     /// Whether it is not due for renewal.

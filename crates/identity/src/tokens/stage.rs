@@ -213,9 +213,15 @@ impl State {
                 let now = BootTime::now();
                 let is_same = self.failed.as_ref().is_some_and(|failed| now <= failed.until + SAME_TROUBLE);
                 let before = if is_same { self.failures } else { 0 };
-                let has_token = self.kept.as_ref().is_some_and(|kept| kept.is_valid(now));
-                self.failures = before.saturating_add(rest.is_counted(has_token).into());
-                let until = now + rest.time(self.failures, has_token, fastrand::f64());
+                let valid_until = self.kept.as_ref().filter(|kept| kept.is_valid(now)).map(|kept| kept.valid_until());
+                self.failures = before.saturating_add(rest.is_counted(valid_until.is_some()).into());
+                let random = fastrand::f64();
+                let until = |has_token| now + rest.time(self.failures, has_token, random);
+                // A token allows a longer rest, but only while it is there.
+                let until = match valid_until {
+                    Some(end) => until(true).min(until(false).max(end)),
+                    None => until(false),
+                };
                 self.failed = Some(Remembered::until(why.clone(), until));
                 Err(resting(why, until.since(now)))
             }
@@ -363,6 +369,32 @@ mod tests {
             sleep(Duration::from_millis(5001)).await;
             assert!(work.get(&stage, Want::Young).await.is_err());
             assert_eq!(work.begun.load(SeqCst), 8, "{unsent:?}: the second one is longer");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_rest_that_a_token_allows_ends_with_it_but_not_before_a_server_wants_to_be_asked() {
+        // As without a token. The ninth failure would rest for ten seconds with it, or for a minute.
+        for (rest, least, most) in [(Rest::Brief, 600, 900), (Rest::Demanded(Duration::from_secs(7)), 7_000, 10_500)] {
+            let (stage, mut work) = (Stage::default(), Work::new());
+            work.takes = 0;
+            work.get(&stage, Want::Young).await.expect("a token");
+            work.rest = Some(rest);
+            let mut known = stage.0.lock();
+            known.failures = 8;
+            known.failed = Some(Remembered::until(slow(), BootTime::now() + Duration::from_millis(3_589_499)));
+            drop(known);
+            // It is used for half a second more.
+            sleep(Duration::from_millis(3_589_500)).await;
+            work.get(&stage, Want::Young).await.expect("the token");
+            assert_eq!(work.begun.load(SeqCst), 2);
+            let began = Instant::now();
+            while work.begun.load(SeqCst) == 2 {
+                sleep(Duration::from_millis(10)).await;
+                let _ = work.get(&stage, Want::Young).await;
+            }
+            let rested = began.elapsed().as_millis();
+            assert!((least..=most + 20).contains(&rested), "{rest:?}: {rested}");
         }
     }
 
