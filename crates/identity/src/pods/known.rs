@@ -154,12 +154,17 @@ impl Pods {
     }
 
     /// The pods for which a token of an account may be requested, the best first: the youngest of those that are not
-    /// terminating, because it lives longest.
+    /// terminating, because it lives longest. The third is the oldest of them: young ones may all be unknown to the API server's
+    /// authorizer yet, or be those that a deployment takes away first.
     pub fn sponsors(&self, namespace: &str, account: &str) -> Vec<Arc<Pod>> {
         let inner = self.inner.lock();
         let is_of = |pod: &&Arc<Pod>| pod.has_identity() && *pod.namespace == *namespace && *pod.account == *account;
         let mut pods: Vec<_> = inner.pods.values().map(|reported| &reported.pod).filter(is_of).cloned().collect();
         pods.sort_by_key(|pod| (pod.terminating, Reverse(pod.created)));
+        let live = pods.partition_point(|pod| !pod.terminating);
+        if live > 3 {
+            pods.swap(2, live - 1);
+        }
         pods
     }
 
@@ -267,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn the_youngest_pod_that_does_not_end_is_the_first_sponsor() {
+    fn the_youngest_pod_that_does_not_end_is_the_first_sponsor_and_the_oldest_the_third() {
         let pods = Pods::default();
         pods.apply(Pod { created: 1, ..pod("1", &[]) });
         pods.apply(Pod { created: 3, ..pod("2", &[]) });
@@ -278,6 +283,10 @@ mod tests {
         pods.apply(Pod { created: 9, namespace: "other".into(), ..pod("7", &[]) });
         let order: Vec<_> = pods.sponsors("a", "app").iter().map(|pod| pod.uid).collect();
         assert_eq!(order, ["2", "1", "3"].map(|uid| pod(uid, &[]).uid));
+        pods.apply(Pod { created: 4, ..pod("8", &[]) });
+        pods.apply(Pod { created: 5, ..pod("9", &[]) });
+        let order: Vec<_> = pods.sponsors("a", "app").iter().map(|pod| pod.uid).collect();
+        assert_eq!(order, ["9", "8", "1", "2", "3"].map(|uid| pod(uid, &[]).uid));
     }
 
     #[test]
