@@ -63,7 +63,7 @@ use tokio::time::Instant;
 use zeroize::Zeroizing;
 
 pub use google::Google;
-use halt::{no_token, refused};
+use halt::{Halt, no_token, refused};
 pub use handed::{ExportedWorkload, NotTaken, WorkloadRecord};
 use kept::Ask;
 pub use kept::Kept;
@@ -75,7 +75,7 @@ pub use prefetch::prefetch;
 pub use renew::renew;
 use secret::Want;
 pub use sources::Sources;
-use steps::{Means, Servers, Steps};
+use steps::{Means, Reason, Servers, Steps};
 
 use crate::cluster::Cluster;
 use crate::pods::Pods;
@@ -168,7 +168,11 @@ impl WorkloadSource {
         fetched.map_err(|why| match &why {
             NoToken::Failed(failure) => match **failure {
                 TokenFailure::Exchange(ExchangeFailure::Slow(None, time), _) => {
-                    no_token(ExchangeFailure::Slow(Some(steps.awaited()), time))
+                    let slow = Halt::from(no_token(ExchangeFailure::Slow(Some(steps.awaited()), time)));
+                    if urgency == Urgency::Demanded {
+                        steps.log(Reason::Slow, &slow);
+                    }
+                    slow.why
                 }
                 _ => why,
             },

@@ -58,6 +58,10 @@ pub(super) enum Reason {
     Pace,
     /// A server failed, or refused with this status.
     Server(&'static str, Option<StatusCode>),
+    /// A server gets no requests at present.
+    HeldBack(&'static str),
+    /// A step goes on for longer than pods wait.
+    Slow,
 }
 
 /// The log lines about workloads without tokens.
@@ -101,6 +105,14 @@ impl Servers {
             iam: server(ExchangeFailure::Iam, Step::Iam),
         }
     }
+
+    fn of(&self, step: Step) -> &Server {
+        match step {
+            Step::Kubernetes => &self.kubernetes,
+            Step::Sts => &self.sts,
+            Step::Iam => &self.iam,
+        }
+    }
 }
 
 /// The steps of one workload. A clone is the same.
@@ -130,8 +142,7 @@ impl Steps {
                 // Without a request, nothing is known of the API server.
                 Err(NotIssuedHere::NoPod(steps.no_sponsor()))
             } else {
-                let turn = steps.turn(Step::Kubernetes, urgency);
-                steps.means.servers.kubernetes.ask(turn, steps.ask_for_subject(sponsors)).await?
+                steps.ask(Step::Kubernetes, urgency, steps.ask_for_subject(sponsors)).await?
             };
             steps.counted(Step::Kubernetes, urgency, issued.map_err(|error| error.halt()))
         };
@@ -236,8 +247,8 @@ impl Steps {
         // With a Google account, the request to IAM names the project.
         let quota_project = self.link.quota_project.as_ref().filter(|_| self.link.google_account.is_none());
         let exchange = sts::Exchange { subject: &subject, scopes, quota_project, bound_to };
-        let Means { servers, google, federation, .. } = &*self.means;
-        let issued = servers.sts.ask(self.turn(Step::Sts, urgency), exchange.send(google, federation)).await?;
+        let Means { google, federation, .. } = &*self.means;
+        let issued = self.ask(Step::Sts, urgency, exchange.send(google, federation)).await?;
         if issued.as_ref().is_err_and(sts::refuses_subject) {
             self.stages.subject.is_due_at(&subject, subject.asked + MIN_SUBJECT_AGE_TO_REPLACE);
         }
@@ -310,9 +321,8 @@ impl Steps {
     async fn impersonate(&self, account: &GoogleAccount, ask: &Ask, urgency: Urgency) -> Result<Secret, Halt> {
         let federated = self.federated(Want::Valid, patiently(), urgency).await?;
         let impersonation = Impersonation { account, link: &self.link, federated: &federated, ask };
-        let Means { servers, google, federation, .. } = &*self.means;
-        let issued =
-            servers.iam.ask(self.turn(Step::Iam, urgency), impersonation.send(google, &federation.iam)).await?;
+        let Means { google, federation, .. } = &*self.means;
+        let issued = self.ask(Step::Iam, urgency, impersonation.send(google, &federation.iam)).await?;
         let result = issued.map_err(|error| match impersonation.not_issued(error) {
             NotIssued::Halt(halt) => halt,
             // A new one would fare no better, and each attempt would cost an exchange.
@@ -328,22 +338,30 @@ impl Steps {
         self.counted(Step::Iam, urgency, result)
     }
 
+    /// Sends a request to a server, and logs that it is held back if a pod waits for it.
+    async fn ask<T, E: Fault>(
+        &self,
+        step: Step,
+        urgency: Urgency,
+        request: impl Future<Output = Result<T, E>>,
+    ) -> Result<Result<T, E>, Halt> {
+        self.means.servers.of(step).ask(self.turn(step, urgency), request).await.inspect_err(|halt| {
+            if urgency == Urgency::Demanded {
+                self.log(Reason::HeldBack(step.label()), halt);
+            }
+        })
+    }
+
     /// Counts the result of a request to a server, and logs a failure.
     fn counted(&self, step: Step, urgency: Urgency, result: Result<Secret, Halt>) -> Result<Secret, Halt> {
         self.means.metrics.count(step, result.as_ref().err());
-        let Servers { kubernetes, sts, iam } = &self.means.servers;
-        let server = match step {
-            Step::Kubernetes => kubernetes,
-            Step::Sts => sts,
-            Step::Iam => iam,
-        };
         result.map_err(|halt| {
             self.log(Reason::Server(step.label(), halt.status()), &halt);
             let rest = match halt.rest {
                 // No quota of a minute as Google's are, so each workload waits for itself. And not longer each time: the API server
                 // knows best when it can take the next request.
                 Rest::Throttled(least) if step == Step::Kubernetes => Rest::Demanded(least),
-                Rest::Throttled(_) => server.rest_after_429(&self.turn(step, urgency)),
+                Rest::Throttled(_) => self.means.servers.of(step).rest_after_429(&self.turn(step, urgency)),
                 rest => rest,
             };
             Halt { rest, ..halt }
@@ -351,7 +369,7 @@ impl Steps {
     }
 
     /// Logs the reason why there is no token, once a minute for each reason.
-    fn log(&self, reason: Reason, halt: &Halt) {
+    pub(super) fn log(&self, reason: Reason, halt: &Halt) {
         let Workload { namespace, name, .. } = &*self.workload;
         if let Some(count) = self.means.lines.due((self.number, reason), Instant::now()) {
             tracing::warn!(count, "no token for pods of {namespace}/{name}: {}", Brief(halt.line()));

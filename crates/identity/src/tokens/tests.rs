@@ -101,8 +101,30 @@ async fn a_pod_whose_turns_others_of_its_account_took_gets_the_next_one() {
     assert!(lab.ask("default/token?scopes=fixed").await.is_ok());
 }
 
+/// What a thread logs.
 #[derive(Clone, Default)]
 struct Log(Arc<std::sync::Mutex<Vec<u8>>>);
+
+impl Log {
+    /// The log of this thread, until what is returned beside it is dropped.
+    fn of_this_thread() -> (Self, impl Sized) {
+        let log = Self::default();
+        let writer = log.clone();
+        let subscriber =
+            tracing_subscriber::fmt().json().flatten_event(true).with_writer(move || writer.clone()).finish();
+        // With one subscriber alone, tracing lets a thread that has none turn off the log lines that it comes to first. With a second
+        // one, all are asked.
+        let second = tracing::Dispatch::new(tracing::subscriber::NoSubscriber::default());
+        let logging = tracing::subscriber::set_default(subscriber);
+        tracing::callsite::rebuild_interest_cache();
+        (log, (logging, second))
+    }
+
+    /// What was written since the last call.
+    fn take(&self) -> String {
+        String::from_utf8(std::mem::take(&mut *self.0.lock().expect("no panic"))).expect("text")
+    }
+}
 
 impl io::Write for Log {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
@@ -117,19 +139,12 @@ impl io::Write for Log {
 
 #[tokio::test(start_paused = true)]
 async fn a_pod_that_invents_scopes_writes_little_into_the_log() {
-    let log = Log::default();
-    let writer = log.clone();
-    let subscriber = tracing_subscriber::fmt().json().flatten_event(true).with_writer(move || writer.clone()).finish();
-    // With one subscriber alone, tracing lets a thread that has none turn off the log lines that it comes to first. With a second
-    // one, all are asked.
-    let _second = tracing::Dispatch::new(tracing::subscriber::NoSubscriber::default());
-    let _logging = tracing::subscriber::set_default(subscriber);
-    tracing::callsite::rebuild_interest_cache();
+    let (log, _logging) = Log::of_this_thread();
     for iam in [Does::Issue(3600), Does::Refuse(400, "no such scope"), Does::Fail] {
         let lab = Arc::new(Lab::new(GOOGLE_ACCOUNT));
         lab.token(TOKEN).await;
         lab.servers.change(|script| (script.delay, script.iam) = (Duration::from_millis(1), iam.clone()));
-        log.0.lock().expect("no panic").clear();
+        log.take();
         let began = Instant::now();
         let connections = (0..4).map(|connection| {
             let lab = Arc::clone(&lab);
@@ -146,12 +161,44 @@ async fn a_pod_that_invents_scopes_writes_little_into_the_log() {
         for connection in connections.collect::<Vec<_>>() {
             connection.await.expect("no panic");
         }
-        let log = String::from_utf8(log.0.lock().expect("no panic").clone()).expect("text");
+        let log = log.take();
         assert!(log.len() <= 10 << 10, "{iam:?}: {} lines, {} bytes", log.lines().count(), log.len());
         assert!(
             log.contains("no token for pods of a/app: Pods of a/app on this node have asked for more than"),
             "{log}"
         );
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_log_says_which_account_waits_for_a_slow_server_and_for_one_that_gets_no_requests() {
+    let (log, _logging) = Log::of_this_thread();
+    for (does, others, said) in [
+        (Does::Fail, 7, "Google's Security Token Service: it has failed several times in a row"),
+        (
+            Does::PutOff(429, "9"),
+            1,
+            "Google's Security Token Service: it returned 429 Too Many Requests, and is asked less",
+        ),
+        (Does::Stall, 0, SLOW_STS),
+    ] {
+        let lab = Lab::new("");
+        lab.servers.change(|script| script.sts = does.clone());
+        for other in 0..others {
+            let number = lab.add(other + 2, &format!("app{other}"));
+            assert!(lab.ask_for(&key(number, TOKEN)).await.is_err());
+        }
+        log.take();
+        if matches!(does, Does::Fail) {
+            let steps = lab.source.steps(lab.number).await.expect("a link");
+            assert!(steps.prepare().await.is_err());
+            assert_eq!(log.take(), "", "no pod waits for it");
+        }
+        for _ in 0..9 {
+            assert!(lab.ask(TOKEN).await.is_err());
+        }
+        let log = log.take();
+        assert_eq!(log.matches(&format!("no token for pods of a/app: {said}")).count(), 1, "{does:?}: {log}");
     }
 }
 
