@@ -211,6 +211,8 @@ impl Identity {
     /// was accepted, or if it is `lead`, to which the connection's interface leads. `holders`: of the address, read now.
     fn owner(&self, arrival: Arrival, lead: Option<Sandbox>, holders: Option<&[Sandbox]>) -> Result<Owner, NoOwner> {
         let addr = arrival.addr();
+        // The age first: what is reported is at most as old.
+        let api_age = self.pods.age().unwrap_or(Duration::MAX);
         let (holders, reported) = (holders.ok_or(Missing::Scan)?, self.pods.with_address(addr));
         // After the holders: those that have ended or lost the address since the scan are among these.
         let mut recent = self.sandboxes().recent_holders(addr);
@@ -221,7 +223,7 @@ impl Identity {
             lead,
             recent: &recent,
             reported: &reported,
-            api_age: self.pods.age().unwrap_or(Duration::MAX),
+            api_age,
             is_answered: self.pods.is_answered(),
             attest: self.attest,
             accepted: arrival.accepted,

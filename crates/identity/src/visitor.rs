@@ -9,7 +9,7 @@ use tokio::time::{Instant, timeout_at};
 use super::{Caller, Identity};
 use crate::pods::owners::NoOwner;
 use base::clock::BootTime;
-use protocol::metadata::{BoundTo, Missing, NotBound, Principal, Request, RequestError, Sender, Unidentified};
+use protocol::metadata::{BoundTo, Doubt, Missing, NotBound, Principal, Request, RequestError, Sender, Unidentified};
 use proxy::error::{Error, Overload};
 use proxy::server::Arrival;
 
@@ -75,8 +75,10 @@ impl Visitor {
                 Err(NoOwner::Outdated) => return Err(Outdated),
                 Err(NoOwner::Unidentified(why)) => why,
             };
-            if matches!(why, Missing::Pod { .. } | Missing::Answer { uid: Some(_), .. }) {
-                identity.pods.missed();
+            match why {
+                Missing::Pod { .. } | Missing::Answer { uid: Some(_), .. } => identity.pods.missed(),
+                Missing::Confirmation { because: Doubt::Unsettled(0), .. } => identity.pods.doubted(),
+                _ => {}
             }
             if waiting.is_none() {
                 waiting = identity.let_wait(arrival.addr());

@@ -22,6 +22,8 @@ pub struct Pods {
     changes: watch::Sender<u64>,
     /// Notified while requests wait for a pod that the API server has not reported.
     missed: Notify,
+    /// Notified while requests wait for the API server to be heard again about a pod that it has reported.
+    doubted: Notify,
 }
 
 /// A pod, and since when the API server reports its addresses.
@@ -44,11 +46,10 @@ struct Inner {
 }
 
 impl Inner {
-    fn reported(&self, pod: Pod) -> Reported {
-        let since = self.pods.get(&pod.uid).and_then(|before| {
-            if before.pod.addresses == pod.addresses { before.since } else { Some(BootTime::now()) }
-        });
-        Reported { pod: Arc::new(pod), since }
+    /// A pod whose addresses changed at `changed`, unless they are those that are known.
+    fn reported(&self, pod: Pod, changed: Option<BootTime>) -> Reported {
+        let known = self.pods.get(&pod.uid).filter(|known| known.pod.addresses == pod.addresses);
+        Reported { since: known.map_or(changed, |known| known.since), pod: Arc::new(pod) }
     }
 
     /// Remembers the addresses of a pod that is gone.
@@ -69,7 +70,7 @@ impl Pods {
     /// Replaces all pods by a list.
     pub fn replace(&self, pods: impl IntoIterator<Item = Pod>) {
         let mut inner = self.inner.lock();
-        let pods = pods.into_iter().map(|pod| (pod.uid, inner.reported(pod))).collect();
+        let pods = pods.into_iter().map(|pod| (pod.uid, inner.reported(pod, None))).collect();
         let before = mem::replace(&mut inner.pods, pods);
         for reported in before.values() {
             inner.goes(&reported.pod);
@@ -83,7 +84,7 @@ impl Pods {
     pub fn restore(&self, pods: impl IntoIterator<Item = Pod>, heard: BootTime) {
         let mut inner = self.inner.lock();
         if inner.heard.is_none() {
-            inner.pods = pods.into_iter().map(|pod| (pod.uid, inner.reported(pod))).collect();
+            inner.pods = pods.into_iter().map(|pod| (pod.uid, inner.reported(pod, None))).collect();
             (inner.heard, inner.is_unanswered) = (Some(heard), true);
             self.changed();
         }
@@ -95,7 +96,9 @@ impl Pods {
         inner.hears();
         if inner.pods.get(&pod.uid).is_none_or(|known| *known.pod != pod) {
             let is_silent = pod.addresses.is_empty();
-            let reported = inner.reported(pod);
+            // The first report of a pod may be as old as a list.
+            let changed = inner.pods.contains_key(&pod.uid).then(BootTime::now);
+            let reported = inner.reported(pod, changed);
             let before = inner.pods.insert(reported.pod.uid, reported);
             // It no longer reports addresses: the last ones are remembered.
             if let Some(before) = before.filter(|_| is_silent) {
@@ -200,6 +203,16 @@ impl Pods {
         self.missed.notified().await;
     }
 
+    /// Records that a request waits for the API server to report a pod's addresses again.
+    pub fn doubted(&self) {
+        self.doubted.notify_waiters();
+    }
+
+    /// Waits for the next such request.
+    pub async fn is_doubted(&self) {
+        self.doubted.notified().await;
+    }
+
     /// Time since the API server was last heard from. `None` before the first list or [`Pods::restore`].
     pub fn age(&self) -> Option<Duration> {
         self.inner.lock().heard.map(|heard| BootTime::now().since(heard))
@@ -249,6 +262,11 @@ mod tests {
     #[test]
     fn a_report_is_as_old_as_the_change_of_the_addresses_if_that_was_seen() {
         let pods = Pods::default();
+        // Without addresses, as after a restart of the node.
+        pods.restore([pod("5", &[])], BootTime::now());
+        pods.replace([pod("5", &["10.8.0.5"])]);
+        assert_eq!(pods.inner.lock().pods[&pod("5", &[]).uid].since, None, "a list may be older than the sandbox");
+        let pods = Pods::default();
         let since = |addr: &str| {
             let reported = pods.with_address(addr.parse().expect("an address"));
             let [reported] = reported.as_slice() else { panic!("{reported:?}") };
@@ -259,6 +277,8 @@ mod tests {
         pods.replace([pod("1", &["10.8.0.5"]), pod("2", &["10.8.0.6"])]);
         assert_eq!((since("10.8.0.5"), since("10.8.0.6")), (None, None), "the first list");
         let changed = BootTime::now();
+        pods.apply(pod("6", &["10.8.0.9"]));
+        assert_eq!(since("10.8.0.9"), None, "it was not seen without");
         pods.apply(pod("1", &["10.8.0.7"]));
         let seen = since("10.8.0.7");
         assert!(seen >= Some(changed));

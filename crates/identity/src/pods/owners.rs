@@ -218,7 +218,8 @@ fn by_api(evidence: &Evidence<'_>, anchor: impl Fn(PodUid) -> Anchor) -> Result<
     match anchor(pod.uid) {
         // A sandbox that was made again may have another address, and the one before be another pod's.
         Anchor::Bare(sandbox) if since < Some(sandbox.began) && evidence.heard() < sandbox.began + SETTLED => {
-            doubt(Doubt::Outdated)
+            let left = (sandbox.began + SETTLED).since(evidence.now);
+            doubt(Doubt::Unsettled(left.as_secs() + u64::from(left.subsec_nanos() > 0)))
         }
         Anchor::Bare(sandbox) => Ok(Owner { pod: Arc::clone(pod), by: Witness::Api, began: sandbox.began }),
         Anchor::Networked(_) | Anchor::None => doubt(Doubt::Contradicted),

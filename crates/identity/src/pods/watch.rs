@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::StatusCode;
+use tokio::select;
 use tokio::time::{sleep, timeout};
 
 use super::{Pod, PodUid, Pods, object};
@@ -101,12 +102,20 @@ impl<F: Fn(WatchEvent<'_>)> Watch<F> {
             None if self.streams_lists => self.list_by_events().await?,
             None => self.list().await?,
         };
-        while let Some(event) = events.next().await? {
+        loop {
+            let event = select! {
+                event = events.next() => event?,
+                // A server that has nothing new says so once a minute. A list says it at once.
+                () = self.pods.is_doubted() => {
+                    self.version = None;
+                    None
+                }
+            };
+            let Some(event) = event else { return Ok(()) };
             self.failures = 0;
             self.recovered();
             self.take(event)?;
         }
-        Ok(())
     }
 
     /// Reads a list that comes as the first events of a watch.

@@ -121,9 +121,9 @@ pub enum Doubt {
     /// The pod has a network, and the address is not in it.
     #[error("the pod's network has other addresses, or has ended")]
     Contradicted,
-    /// The report may be of a sandbox that the pod had before.
-    #[error("the pod's sandbox is younger than that report")]
-    Outdated,
+    /// The report may be of a sandbox that the pod had before. It counts if the API server is heard after this many seconds.
+    #[error("that report may be older than the pod's sandbox; it counts after another {0} s")]
+    Unsettled(u64),
     /// The API server has reported nothing about pods for too long.
     #[error("the API server has reported nothing about pods for {0} s")]
     Stale(u64),

@@ -278,14 +278,15 @@ fn the_api_server_alone_is_believed_about_a_pod_without_addresses_of_its_own() {
 fn the_api_server_alone_is_not_believed_about_a_younger_sandbox_until_it_has_had_time_to_report_it() {
     const SECOND: u64 = 1_000_000_000;
     let settled = BEGAN + u64::try_from(SETTLED.as_nanos()).expect("small");
-    let outdated = Missing::Confirmation { pod: "a/p1".to_owned(), because: Doubt::Outdated };
+    let unsettled = |left| Missing::Confirmation { pod: "a/p1".to_owned(), because: Doubt::Unsettled(left) };
     for since in [None, Some(BEGAN - 1)] {
         let asked = |accepted, api_age| {
             let anchor = Anchor::Bare(sandbox(1));
             Case { reported: &[1], since, anchor, accepted, api_age, ..Case::default() }
         };
-        for (accepted, silent) in [(BEGAN + SECOND, 0), (settled - 1, 0), (settled + 59 * SECOND, 60)] {
-            assert_eq!(asked(accepted, Duration::from_secs(silent)).missing(), outdated, "{since:?} {accepted}");
+        for (accepted, silent, left) in [(BEGAN + SECOND, 0, 29), (settled - 1, 0, 1), (settled + 59 * SECOND, 60, 0)] {
+            let missing = asked(accepted, Duration::from_secs(silent)).missing();
+            assert_eq!(missing, unsettled(left), "{since:?} {accepted}");
         }
         for (accepted, silent) in [(settled, 0), (settled + 60 * SECOND, 60)] {
             let owner = asked(accepted, Duration::from_secs(silent)).owner();

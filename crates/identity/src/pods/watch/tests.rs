@@ -124,6 +124,19 @@ async fn settle() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_pod_whose_report_is_in_doubt_is_listed_at_once() {
+    let (mut scene, _running) = Scene::with(&["1"]).await;
+    sleep(Duration::from_secs(40)).await;
+    assert!(scene.pods.age() >= Some(Duration::from_secs(40)), "nothing is new");
+    scene.pods.doubted();
+    let running = scene.lists_by_events().await;
+    running.event("ADDED", &pod("1", VERSION));
+    running.end_list();
+    settle().await;
+    assert!(scene.pods.age() < Some(Duration::from_secs(1)));
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_list_is_taken_over_when_it_is_whole() {
     let mut scene = Scene::new();
     let running = scene.lists_by_events().await;
