@@ -213,7 +213,7 @@ pin_project! {
         #[pin]
         inner: B,
         answering: Answering,
-        // hyper got a chunk, which is not the last, and has not had a chance to write it.
+        // hyper got a chunk, which may not be the last, and has not had a chance to write it.
         is_unwritten: bool,
     }
 }

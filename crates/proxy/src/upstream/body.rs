@@ -145,10 +145,6 @@ impl http_body::Body for Streamed {
         }
     }
 
-    fn is_end_stream(&self) -> bool {
-        self.begun.is_empty() && self.incoming.is_complete()
-    }
-
     fn size_hint(&self) -> SizeHint {
         let begun = self.begun.len() as u64;
         self.incoming.announced().map_or_else(SizeHint::default, |left| SizeHint::with_exact(left + begun))

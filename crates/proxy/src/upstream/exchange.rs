@@ -37,7 +37,7 @@ pub(super) fn exchange(
             }
         }
         .await;
-        // Whatever has come, it is not given up.
+        // It has ended, and was not abandoned.
         let lease = waiting.lease.take();
         let head = head?;
         let mut response = Response::new(Incoming { lease, rest: head.rest });
@@ -55,7 +55,8 @@ struct Waiting<'a> {
 }
 
 impl Drop for Waiting<'_> {
-    /// The request is given up. If something has arrived, not the server was late: the request had no turn since, as under a flood.
+    /// The request is abandoned. If something has arrived, be it the end of the connection, the server was not late; the request has
+    /// had no turn since, as under a flood.
     fn drop(&mut self) {
         if self.lease.as_mut().is_some_and(|lease| !lease.connection().is_quiet()) {
             self.timer.arrived();
