@@ -82,8 +82,8 @@ table! {
          unknown. Absent without --workload-identity.";
     TOKEN_EXCHANGES = Counter "metadata_proxy_token_exchanges_total" ["step", "result"]
         "Requests for pods' own tokens, by server (kubernetes: the API server, sts, iam) and result: issued, \
-         untrusted (Google accepts no token of this cluster), refused, throttled (429, which concerns all accounts), \
-         project_throttled (429 for the quota of the account's own project) or failed. Absent without --workload-identity, and \
+         untrusted (Google accepts no token of this cluster), refused, throttled (429, which concerns all accounts, but that of \
+         the API server one alone), project_throttled (429 for the quota of the account's own project) or failed. Absent without --workload-identity, and \
          where pods have no tokens of their own.";
     TOKEN_EXCHANGE_REQUESTS = Counter "metadata_proxy_token_exchange_requests_total" ["step", "urgency"]
         "Requests for pods' own tokens that were sent, by server and whether a pod waited or a token in use ends soon \

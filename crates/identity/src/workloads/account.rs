@@ -22,7 +22,7 @@ const OVERDUE: Duration = MAX_AGE;
 /// read an account some milliseconds after the account's first pod was scheduled here.
 const BACK_OFF: Backoff = Backoff::new(Duration::from_millis(250), MAX_AGE).with(Jitter(0.6, 1.0));
 
-/// Maximum pause before an account is read of which no use can be made: pods wait for it.
+/// Maximum pause before an account that cannot be used is read again: pods wait for it.
 const MAX_PAUSE: Duration = Duration::from_secs(10);
 
 /// Why an account is not known while no read has failed.
