@@ -65,16 +65,18 @@ use std::process::ExitCode;
 use libtest_mimic::{Arguments, Trial};
 
 use support::needs;
+use support::switch::is_full_size;
 
 /// Requirements of each of these tests (`tests/needs.tsv`).
 const NEEDS: [&str; 6] = ["network namespaces", "control groups", "ip", "setpriv", "openssl", "kube-apiserver"];
 
-/// Tests that run at once, unless the command line sets it. Each has an API server of its own.
+/// Number of tests that run at once, unless the command line sets it. Each has an API server of its own. In the long form, some
+/// measure more.
 const AT_ONCE: usize = 3;
 
 fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
-    arguments.test_threads.get_or_insert(AT_ONCE);
+    arguments.test_threads.get_or_insert(if is_full_size() { 1 } else { AT_ONCE });
     support::open_many_files();
     let with_nft = [&NEEDS[..], &startup_taint::NEEDS].concat();
     let with_clients = [&NEEDS[..], &clients::NEEDS].concat();
@@ -82,7 +84,6 @@ fn main() -> ExitCode {
     let modules = [
         ("environment", environment::TESTS),
         ("heirs", heirs::TESTS),
-        ("leads", leads::TESTS),
         ("operators", operators::TESTS),
         ("outage", outage::TESTS),
         ("rights", rights::TESTS),
@@ -101,6 +102,7 @@ fn main() -> ExitCode {
         ("dead", dead::TESTS),
         ("heirs", heirs::ALONE),
         ("claims", claims::TESTS),
+        ("leads", leads::TESTS),
         ("limits", limits::TESTS),
         ("outage", outage::ALONE),
         ("tokens", tokens::ALONE),

@@ -13,7 +13,7 @@ use crate::namespace::Namespace;
 
 /// The network of a node's pods: `10.A.B.0/24` and `fd00:A:B::/112`. Its first address is the node's.
 ///
-/// Each test process has another network: the sandboxes of all are in the same `/proc`, and two with one address would
+/// Each node has another network: the sandboxes of all are in the same `/proc`, and two with one address would
 /// be two claims to it.
 #[derive(Debug, Clone, Copy)]
 pub struct Network(u8, u8);

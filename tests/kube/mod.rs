@@ -36,6 +36,9 @@ pub const NODE: &str = "node-1";
 /// How long a start may take. It takes 5 s on an idle computer, and minutes on an emulated one.
 const START_TIMEOUT: Duration = Duration::from_secs(600);
 
+/// One API server starts at a time: a start keeps a processor busy for seconds, and its ports are free until it is done.
+static STARTING: Mutex<()> = Mutex::new(());
+
 /// Where an API server runs: in a network namespace, or in that of the test.
 pub type Place = Option<Arc<Namespace>>;
 
@@ -71,6 +74,7 @@ impl ApiServer {
         let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
         fs::create_dir_all(&dir).expect("target/tmp can be written");
         keys::make(&dir);
+        let _turn = STARTING.lock().unwrap_or_else(PoisonError::into_inner);
         let [port, etcd_port, peer_port] = free_ports();
         let mut etcd = command(place.as_ref(), &programs().join("etcd"), &dir, "etcd.log");
         etcd.arg("--data-dir").arg(dir.join("etcd")).args(etcd_flags(etcd_port, peer_port));
@@ -78,7 +82,7 @@ impl ApiServer {
         let addr = (Ipv4Addr::LOCALHOST, port).into();
         let mut server =
             Self { dir, place, addr, etcd_port, etcd, server: None, confines_nodes: true, writes_down: false };
-        server.restart();
+        server.launch();
         server
     }
 
@@ -145,10 +149,12 @@ impl ApiServer {
 
     /// Starts it again at the same address with the same data, and waits until it is ready.
     pub fn restart(&mut self) {
-        // A start keeps a processor busy for seconds, and tests beside this one wait for theirs.
-        static STARTING: Mutex<()> = Mutex::new(());
         self.kill();
         let _turn = STARTING.lock().unwrap_or_else(PoisonError::into_inner);
+        self.launch();
+    }
+
+    fn launch(&mut self) {
         let mut server = command(self.place.as_ref(), &programs().join("kube-apiserver"), &self.dir, "apiserver.log");
         server.args(flags(self.addr, self.etcd_port));
         server.args(self.confines_nodes.then_some("--enable-admission-plugins=NodeRestriction"));

@@ -45,7 +45,7 @@ const PODS: usize = 110;
 const AT_ONCE: usize = 4;
 
 /// Shorter than the second after which the kernel sends a lost packet again.
-const LOST: Duration = Duration::from_millis(700);
+const LOST: Duration = Duration::from_millis(900);
 
 /// Opens at most this many connections, one after another, until one is not accepted at once. Returns how many were
 /// opened.

@@ -41,12 +41,12 @@ use std::process::ExitCode;
 use libtest_mimic::{Arguments, Completion, Trial};
 
 use support::needs::{self, Test};
-use support::vm;
+use support::{turn, vm};
 
 /// The needs of each of these tests (`tests/needs.tsv`).
 const NEEDS: [&str; 6] = ["network namespaces", "ip", "nft", "iptables", "curl", "setpriv"];
 
-/// Tests that run at once, unless the command line sets it. Most of them wait for a keeper, which looks each 30 s.
+/// Number of tests that run at once, unless the command line sets it. Most of them wait for a keeper, which looks each 30 s.
 const AT_ONCE: usize = 4;
 
 fn main() -> ExitCode {
@@ -98,10 +98,12 @@ fn with_ipvs(needed: &[&'static str], (name, test): Test) -> Trial {
     let place: &[&str] = if is_elsewhere { &vm::NEEDS } else { &["IPVS"] };
     let name = format!("kube_proxy::{name}");
     needs::trial(name.clone(), [needed, &["ipset"], place].concat(), move || {
-        if is_elsewhere {
-            return machine::run(&name);
-        }
-        test();
-        Ok(Completion::Completed)
+        turn::alone(|| {
+            if is_elsewhere {
+                return machine::run(&name);
+            }
+            test();
+            Ok(Completion::Completed)
+        })
     })
 }

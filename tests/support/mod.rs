@@ -8,7 +8,7 @@ mod scratch;
 pub mod stall;
 pub mod switch;
 pub mod tokens;
-mod turn;
+pub mod turn;
 mod upstream;
 pub mod vm;
 mod wire;

@@ -111,7 +111,7 @@ pub fn trials<'a>(
     run(turn::beside_others, module, needs, tests)
 }
 
-/// The same for tests during which no other runs.
+/// The same for tests during which no other of this binary runs.
 pub fn trials_alone<'a>(
     module: &'a str,
     needs: &'a [&'static str],

@@ -15,7 +15,7 @@ pub fn release_build() -> Result<PathBuf, String> {
     let _ = writeln!(std::io::stderr(), "{building}");
     let mut cargo = Command::new(env!("CARGO"));
     cargo.args(["build", "--release", "--locked", "--quiet", "--bin", "gce-metadata-proxy"]);
-    // They are set for a test, and build scripts that name them (ring's) would build nearly all again, now and afterwards.
+    // Cargo sets these for a test, and build scripts that name them (ring's) would build nearly all again, now and afterwards.
     for (name, _) in std::env::vars_os().filter(|(name, _)| is_of_cargo(name)) {
         cargo.env_remove(name);
     }

@@ -68,6 +68,12 @@ pub async fn an_etag_depends_on_the_content_and_not_on_its_form(stage: &Stage) {
     let all = etag(stage, "v1/project/?recursive=true&alt=text").await;
     assert_eq!(all, etag(stage, "v1/project/?recursive=true&alt=json").await);
     assert_ne!(all, etag(stage, "v1/project/").await);
+    let [tree, listing] = ["v1/instance/attributes/?recursive=true", "v1/instance/attributes/"];
+    stage.mock.set("instance/attributes/k", "old");
+    let (of_tree, of_listing) = (etag(stage, tree).await, etag(stage, listing).await);
+    stage.mock.set("instance/attributes/k", "new");
+    assert_ne!(of_tree, etag(stage, tree).await, "a value has changed");
+    assert_eq!(of_listing, etag(stage, listing).await, "the names have not");
 }
 
 /// T115.
