@@ -101,7 +101,8 @@
 //! # Reading order
 //!
 //! [`stack`], then [`proxy::layers`] from the outside in, then [`protocol::metadata`], [`proxy::policy`], [`proxy::tokens`],
-//! [`proxy::upstream`], [`proxy::server`] and [`app`]. `CONTRIBUTING.md` walks through adding a filter, a flag, a metric and a policy rule.
+//! [`proxy::upstream`], [`proxy::server`] and [`app`]. `CONTRIBUTING.md` walks through adding a filter, a flag, a metric, a source of
+//! tokens and a policy rule.
 
 #![forbid(unsafe_code)]
 

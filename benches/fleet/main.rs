@@ -10,12 +10,14 @@ mod pods;
 mod report;
 mod scenarios;
 mod servers;
+mod size;
 
 use std::process::ExitCode;
 
 use tokio::time::Instant;
 
-use scenarios::{NAMES, Size};
+use scenarios::NAMES;
+use size::Size;
 
 fn main() -> ExitCode {
     if !cfg!(debug_assertions) {

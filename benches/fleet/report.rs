@@ -5,8 +5,8 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use crate::pods::Seen;
-use crate::scenarios::Size;
 use crate::servers::Minute;
+use crate::size::Size;
 
 /// What happened in a scenario.
 #[derive(Debug)]

@@ -10,6 +10,7 @@ use crate::node::Node;
 use crate::pods::{Place, Seen, Use, pod};
 use crate::report::Outcome;
 use crate::servers::{Servers, Settings};
+use crate::size::Size;
 
 const SECOND: Duration = Duration::from_secs(1);
 const MINUTE: Duration = Duration::from_secs(60);
@@ -20,16 +21,6 @@ const SETTLE: Duration = Duration::from_secs(3600);
 
 /// Time for which a process goes on after it has handed over, until it is ended and has drained.
 const DRAINS: Duration = Duration::from_secs(20);
-
-/// The size of a fleet.
-#[derive(Debug, Clone, Copy)]
-pub struct Size {
-    pub nodes: u32,
-    /// Accounts, and pods, of each node.
-    pub pods: u16,
-    /// Exchanges a minute.
-    pub quota: u32,
-}
 
 /// The names of the scenarios.
 pub const NAMES: [&str; 9] =

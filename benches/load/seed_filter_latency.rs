@@ -261,7 +261,7 @@ fn draw(seen: &[Sample]) -> Result<String, std::fmt::Error> {
     svg.push_str(
         "<text x=\"340\" y=\"372\" text-anchor=\"middle\">requests in flight (the goal is the dashed line)</text>",
     );
-    for (filter, colour) in Filter::without_identity().zip(COLOURS) {
+    for (filter, colour) in Filter::without_identity().zip(COLOURS.iter().cycle()) {
         let points = seen.iter().map(|seen| (x(seen.in_flight), y(seen.filters[filter.index()].1.as_secs_f64())));
         let points: Vec<String> = points.map(|(x, y)| format!("{x:.1},{y:.1}")).collect();
         let row = 40.0 + filter.index() as f64 * 20.0;
