@@ -46,7 +46,7 @@ struct State {
     /// Whether the last flight began for nobody that waits.
     is_background: bool,
     /// Consecutive failures since the last token, each within [`SAME_TROUBLE`] after the rest before it, that
-    /// [count](Rest::is_counted).
+    /// [count](super::rest::Rest::is_counted).
     failures: u32,
 }
 
