@@ -66,6 +66,7 @@ use libtest_mimic::{Arguments, Trial};
 
 use support::needs;
 use support::switch::is_full_size;
+use support::turn;
 
 /// Requirements of each of these tests (`tests/needs.tsv`).
 const NEEDS: [&str; 6] = ["network namespaces", "control groups", "ip", "setpriv", "openssl", "kube-apiserver"];
@@ -116,8 +117,9 @@ fn main() -> ExitCode {
     let trials = trials.chain(needs::trials("rights::files", &[], rights::files::TESTS));
     let trials = trials.chain(needs::trials("static_pods", &static_pods::NEEDS, static_pods::TESTS));
     let trials = trials.chain(needs::trials("manifests", &manifests::NEEDS, manifests::TESTS));
-    let trials = trials.chain(alone.iter().flat_map(|(module, tests)| needs::trials_alone(module, &NEEDS, tests)));
-    let trials = trials.chain(needs::trials_alone("clients", &with_clients, clients::TESTS));
-    let trials: Vec<Trial> = trials.chain(needs::trials_alone("scan", &scan::NEEDS, scan::TESTS)).collect();
+    let trials =
+        trials.chain(alone.iter().flat_map(|(module, tests)| needs::trials_in(turn::alone, module, &NEEDS, tests)));
+    let trials = trials.chain(needs::trials_in(turn::alone, "clients", &with_clients, clients::TESTS));
+    let trials: Vec<Trial> = trials.chain(needs::trials_in(turn::alone, "scan", &scan::NEEDS, scan::TESTS)).collect();
     libtest_mimic::run(&arguments, trials).exit_code()
 }

@@ -88,7 +88,7 @@ fn main() -> ExitCode {
     trials.extend(kube_proxy::WITH_IPVS.iter().map(|test| with_ipvs(&with_kube_proxy, *test)));
     let sandboxes = needs::trials("sandboxes", &["control groups", "network namespaces", "ip"], sandboxes::TESTS);
     trials.extend(sandboxes);
-    trials.extend(alone.iter().flat_map(|(module, tests)| needs::trials_alone(module, &NEEDS, tests)));
+    trials.extend(alone.iter().flat_map(|(module, tests)| needs::trials_in(turn::alone, module, &NEEDS, tests)));
     libtest_mimic::run(&arguments, trials).exit_code()
 }
 

@@ -108,27 +108,19 @@ pub fn trials<'a>(
     needs: &'a [&'static str],
     tests: &'static [Test],
 ) -> impl Iterator<Item = Trial> + 'a {
-    run(turn::beside_others, module, needs, tests)
+    trials_in(turn::beside_others, module, needs, tests)
 }
 
-/// The same for tests during which no other of this binary runs.
-pub fn trials_alone<'a>(
-    module: &'a str,
-    needs: &'a [&'static str],
-    tests: &'static [Test],
-) -> impl Iterator<Item = Trial> + 'a {
-    run(turn::alone, module, needs, tests)
-}
-
-fn run<'a>(
-    run: fn(fn()),
+/// The same for tests that run in this way: [`turn::alone`] or [`turn::beside_others`].
+pub fn trials_in<'a>(
+    turn: fn(fn()),
     module: &'a str,
     needs: &'a [&'static str],
     tests: &'static [Test],
 ) -> impl Iterator<Item = Trial> + 'a {
     tests.iter().map(move |(name, test)| {
         trial(format!("{module}::{name}"), needs.to_vec(), move || {
-            run(*test);
+            turn(*test);
             Ok(Completion::Completed)
         })
     })

@@ -1,4 +1,5 @@
-//! Turns: tests that mostly wait run beside each other, and one that measures time or keeps the processor busy runs while no other of its binary does.
+//! Turns: tests that mostly wait run beside each other. One that measures time, or keeps the processor busy, runs while no other
+//! of its binary does.
 
 use std::sync::{PoisonError, RwLock};
 

@@ -217,7 +217,9 @@ fn by_api(evidence: &Evidence<'_>, anchor: impl Fn(PodUid) -> Anchor) -> Result<
     }
     match anchor(pod.uid) {
         // A sandbox that was made again may have another address, and the one before be another pod's.
-        Anchor::Bare(sandbox) if since < Some(sandbox.began) && evidence.heard() < sandbox.began + SETTLED => {
+        Anchor::Bare(sandbox)
+            if since.is_none_or(|since| since < sandbox.began) && evidence.heard() < sandbox.began + SETTLED =>
+        {
             let left = (sandbox.began + SETTLED).since(evidence.now);
             doubt(Doubt::Unsettled(left.as_secs() + u64::from(left.subsec_nanos() > 0)))
         }

@@ -24,9 +24,9 @@ pub(super) fn exchange(
     timer: &mut ExchangeTimer,
 ) -> impl Future<Output = Result<Response<Incoming>, Failure>> + Send {
     async move {
-        let mut waiting = Waiting { lease: Some(lease), timer };
+        let mut waiting = Waiting { lease: None, timer };
+        let connection = waiting.lease.insert(lease).connection();
         let head = async {
-            let connection = waiting.lease.as_mut().ok_or(Failure::Closed)?.connection();
             connection.write(&request.bytes).await.map_err(|_| Failure::Closed)?;
             let mut read = Bytes::new();
             loop {
