@@ -19,6 +19,12 @@ fn patience() -> Duration {
     Duration::from_secs(if is_full_size() && !is_emulated() { 10 } else { 30 })
 }
 
+/// Interval between looks at the gauges. A page takes a millisecond of CPU or more, and a proxy may have 30 per second.
+const LOOK_INTERVAL: Duration = Duration::from_millis(500);
+
+/// The part of a time that counts at least, of a proxy with a CPU limit that does not get what its limit grants.
+const MIN_COUNTED: f64 = 0.25;
+
 /// Time for which the processor time of a proxy at rest is measured, at full size, and the maximum that it may use: two
 /// of the kernel's clock ticks, and less than a third tick.
 const IDLE_TIME: Duration = Duration::from_secs(2);
@@ -69,7 +75,10 @@ async fn page(metrics_addr: SocketAddr) -> Result<String, String> {
 
 /// Reads the gauges, and the number of requests that the upstream is answering.
 pub(crate) async fn read(metrics_addr: SocketAddr, mock: &Handle) -> Result<Gauges, String> {
-    let page = page(metrics_addr).await?;
+    Ok(gauges_of(&page(metrics_addr).await?, mock))
+}
+
+fn gauges_of(page: &str, mock: &Handle) -> Gauges {
     let names: HashSet<&str> =
         page.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.strip_suffix(" gauge")).collect();
     let mut gauges: Gauges = page
@@ -82,15 +91,24 @@ pub(crate) async fn read(metrics_addr: SocketAddr, mock: &Handle) -> Result<Gaug
         "upstream requests in flight".to_owned(),
         f64::from(u32::try_from(mock.in_flight()).unwrap_or(u32::MAX)),
     );
-    Ok(gauges)
+    gauges
 }
 
 /// Waits until all gauges are back at their values at rest. Returns the time that this took, and the memory that is used
 /// then. The error lists those that are not.
-pub(crate) async fn come_to_rest(metrics_addr: SocketAddr, mock: &Handle, rest: &Gauges) -> Result<Rested, String> {
-    let began = Instant::now();
+///
+/// Under a CPU limit, in milliseconds per 100, time counts as far as the proxy gets the CPU time that the limit grants: a
+/// busy computer gives it less.
+pub(crate) async fn come_to_rest(
+    metrics_addr: SocketAddr,
+    mock: &Handle,
+    rest: &Gauges,
+    cpu: Option<u32>,
+) -> Result<Rested, String> {
+    let (began, cpu_before) = (Instant::now(), cpu_seconds(metrics_addr).await?);
     loop {
-        let now = read(metrics_addr, mock).await?;
+        let page = page(metrics_addr).await?;
+        let now = gauges_of(&page, mock);
         let above: Vec<String> = now
             .iter()
             .filter_map(|(series, value)| {
@@ -107,10 +125,13 @@ pub(crate) async fn come_to_rest(metrics_addr: SocketAddr, mock: &Handle, rest: 
         if amiss.is_empty() {
             return Ok(Rested { took, mib });
         }
-        if took > patience() {
-            return Err(format!("not at rest after {:?}, with {mib:.1} MiB: {}", patience(), amiss.join(", ")));
+        let used = cpu_of(&page)? - cpu_before;
+        let got = cpu.map_or(1.0, |granted| used * 100.0 / f64::from(granted) / took.as_secs_f64());
+        if took.mul_f64(got.clamp(MIN_COUNTED, 1.0)) > patience() {
+            let amiss = amiss.join(", ");
+            return Err(format!("not at rest after {took:?} and {used:.2} s of CPU, with {mib:.1} MiB: {amiss}"));
         }
-        sleep(Duration::from_millis(250)).await;
+        sleep(LOOK_INTERVAL).await;
     }
 }
 
@@ -124,7 +145,10 @@ async fn be_idle(metrics_addr: SocketAddr) -> Result<Option<String>, String> {
 }
 
 pub(crate) async fn cpu_seconds(metrics_addr: SocketAddr) -> Result<f64, String> {
-    let page = page(metrics_addr).await?;
+    cpu_of(&page(metrics_addr).await?)
+}
+
+fn cpu_of(page: &str) -> Result<f64, String> {
     let value = page.lines().find_map(|line| line.strip_prefix("process_cpu_seconds_total ")?.parse().ok());
     value.ok_or_else(|| "no process_cpu_seconds_total".to_owned())
 }
