@@ -145,26 +145,30 @@ impl DoorProbe {
     async fn probe(&self, door: SocketAddr) {
         if let Ok(Ok(true)) = timeout(PATIENCE, ask(door)).await {
             self.outcomes.of(Outcome::Answered).inc();
-            self.failing.lock().remove(&door);
-        } else {
-            let failures = self.failed(door, false);
+            let failed = self.failing.lock().remove(&door).map(|streak| streak.failures);
+            if let Some(failures) = failed.filter(|failures| *failures >= REPORTED_FAILURES) {
+                tracing::info!(%door, failures, "the proxy's own door answers probes again");
+            }
+        } else if let Some(failures) = self.failed(door, false) {
             tracing::warn!(%door, failures, "the proxy's own door did not answer a probe; pods may wait, too");
         }
     }
 
     fn is_gone(&self, door: SocketAddr) {
-        let failures = self.failed(door, true);
-        let gone = DoorTrouble::Gone(door);
-        tracing::warn!(%door, failures, "{gone}; {}", gone.advice());
+        if let Some(failures) = self.failed(door, true) {
+            let gone = DoorTrouble::Gone(door);
+            tracing::warn!(%door, failures, "{gone}; {}", gone.advice());
+        }
     }
 
-    /// Counts a failure. Returns the number of failures in a row.
-    fn failed(&self, door: SocketAddr, is_gone: bool) -> u32 {
+    /// Counts a failure. Returns the number of failures in a row if it is to be logged: 1, 2, 4, 8 and so on, so that a door that
+    /// fails for a day takes a dozen lines.
+    fn failed(&self, door: SocketAddr, is_gone: bool) -> Option<u32> {
         self.outcomes.of(Outcome::Failed).inc();
         let mut failing = self.failing.lock();
         let streak = failing.entry(door).or_insert(Streak { failures: 0, is_gone });
         *streak = Streak { failures: streak.failures.saturating_add(1), is_gone };
-        streak.failures
+        Some(streak.failures).filter(|failures| failures.is_power_of_two())
     }
 }
 
@@ -219,6 +223,13 @@ mod tests {
         probe.probe(addr).await;
         assert_eq!(probe.trouble(), None);
         serving.abort();
+    }
+
+    #[test]
+    fn a_door_that_fails_for_long_is_logged_at_ever_longer_intervals() {
+        let probe = DoorProbe::default();
+        let logged: Vec<u32> = (0..100).filter_map(|_| probe.failed(([127, 0, 0, 9], 80).into(), false)).collect();
+        assert_eq!(logged, [1, 2, 4, 8, 16, 32, 64]);
     }
 
     #[tokio::test]
