@@ -102,6 +102,12 @@ impl Activity {
         }
     }
 
+    /// The connection got its place, for which it may have waited longer than others are silent.
+    pub(super) fn admitted(&self) {
+        self.tick();
+        self.moved.set(&self.now);
+    }
+
     /// The connection's task was woken.
     pub(super) fn tick(&self) {
         self.had_turn.store(false, Relaxed);

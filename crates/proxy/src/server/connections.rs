@@ -292,6 +292,7 @@ impl Connections {
             }
         }
         let number = open.insert(arrival, client, activity);
+        activity.admitted();
         self.note_use(&open);
         Admission::Place(Place { number, client, connections: Arc::clone(self) })
     }

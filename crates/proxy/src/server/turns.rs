@@ -115,14 +115,17 @@ impl Turns {
         Arc::new(Self { shedding, ..Self::default() })
     }
 
-    /// Polls a future only when it is this taker's turn. While it waits, this is recorded in the connection's activity.
+    /// Polls a future only when it is this taker's turn. While it waits, this is recorded in the connection's activity, as it is
+    /// until the future is first polled.
     pub(super) fn share<F: Future>(
         self: &Arc<Self>,
         taker: Taker,
         activity: Option<Arc<Activity>>,
         inner: F,
     ) -> Shared<F> {
-        Shared { inner, waits: Waits { turns: Arc::clone(self), taker, activity, number: None } }
+        let waits = Waits { turns: Arc::clone(self), taker, activity, number: None };
+        waits.note(true);
+        Shared { inner, waits }
     }
 
     /// Number of tasks that wait for a turn.
@@ -272,11 +275,12 @@ enum Turn {
 impl Waits {
     fn poll_turn(&mut self, waker: &Waker) -> Poll<Turn> {
         let Some(number) = self.number else {
-            if self.turns.take_free() {
+            let is_free = self.turns.take_free();
+            self.note(!is_free);
+            if is_free {
                 return Poll::Ready(Turn::Free);
             }
             self.number = Some(self.turns.wait(self.taker, waker));
-            self.note(true);
             return Poll::Pending;
         };
         let mut queues = self.turns.queues.lock();

@@ -1,11 +1,14 @@
 mod memory;
 mod patience;
 
+use std::future::pending;
+
 use super::open::UNREAD_DELAY;
 use super::turned_away::AFTER_GIVING_WAY;
 use super::*;
 use crate::server::activity::Answering;
 use crate::server::arrival::Arrival;
+use crate::server::turns::Taker;
 
 /// A connection with its place and a task.
 struct Guest {
@@ -23,7 +26,7 @@ fn arrive(connections: &Arc<Connections>, pod_number: u8) -> Option<Guest> {
     let Admission::Place(place) = connections.admit(Arrival::now(pod(pod_number)), &activity, WaitFor::Nothing) else {
         return None;
     };
-    let task = tokio::spawn(std::future::pending());
+    let task = tokio::spawn(pending());
     connections.started(place.number(), task.abort_handle());
     Some(Guest { activity, place, task })
 }
@@ -198,6 +201,26 @@ async fn only_connections_of_these_peers_are_cut_for_not_reading() {
     assert!(!connections.cut_unread_of(&[pod(3)]), "this one is reading");
     assert!(connections.cut_unread_of(&[pod(2), pod(3)]));
     assert!(!was_aborted(&guests[0]).await && was_aborted(&guests[1]).await && !was_aborted(&guests[2]).await);
+}
+
+/// As under a flood, where newcomers wait for places, and where the end of a client's last connection is not read yet.
+#[tokio::test(start_paused = true)]
+async fn a_newcomer_that_has_waited_is_not_taken_for_a_silent_connection() {
+    let connections = room_for(3);
+    let ending = arrive(&connections, 1).expect("room");
+    ending.activity.wait_for_turn(true);
+    let _other = arrive(&connections, 2).expect("room");
+    let activity = Arc::new(Activity::new());
+    sleep(Duration::from_millis(300)).await;
+    let Admission::Place(place) = connections.admit(Arrival::now(pod(1)), &activity, WaitFor::Nothing) else {
+        panic!("there is room")
+    };
+    let serving = connections.turns.share(Taker::Client(pod(1).ip()), Some(Arc::clone(&activity)), pending::<()>());
+    let task = tokio::spawn(serving);
+    connections.started(place.number(), task.abort_handle());
+    assert!(activity.moved_at().elapsed().is_zero(), "it had no place before");
+    let _next = arrive(&connections, 3).expect("the largest client gives way");
+    assert!(was_aborted(&ending).await && !task.is_finished());
 }
 
 /// As under a flood: what is not its turn cannot show that its client reads.
