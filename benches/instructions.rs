@@ -129,7 +129,7 @@ fn bare_hyper() {
 
 fn on_a_pipe<S>(stack: impl Future<Output = S>, target: &str)
 where
-    S: Stack<Body = TimedBody<SeatedBody<Body>>, Future: Send> + Send + 'static,
+    S: Stack<Body = TimedBody<SeatedBody<Body>>>,
 {
     let runtime = support::runtime();
     let _entered = runtime.enter();

@@ -42,14 +42,11 @@ macro_rules! layers {
 }
 
 /// Makes the stack that answers a pod's connection. Each filter is measured under its name.
-pub fn assemble(shared: Arc<Shared>) -> impl NewStack<Stack: ProxyStack> + Send + Sync + 'static {
+pub fn assemble(
+    shared: Arc<Shared>,
+) -> impl NewStack<Stack: Stack<Body = TimedBody<SeatedBody<Body>>>> + Send + Sync + 'static {
     with_between(shared, Between::default(), Between::default())
 }
-
-/// The stack that [`assemble`] makes.
-pub trait ProxyStack: Stack<Body = TimedBody<SeatedBody<Body>>, Future: Send> + Send + Sync + 'static {}
-
-impl<S> ProxyStack for S where S: Stack<Body = TimedBody<SeatedBody<Body>>, Future: Send> + Send + Sync + 'static {}
 
 /// The closures run for each connection: one at its first request, the other also after each park. Everything that
 /// connections share is made before them.
@@ -57,7 +54,7 @@ fn with_between(
     shared: Arc<Shared>,
     http: Between<http::Request<Payload>>,
     metadata: Between<Box<Request>>,
-) -> impl NewStack<Stack: ProxyStack> + Send + Sync + use<> + 'static {
+) -> impl NewStack<Stack: Stack<Body = TimedBody<SeatedBody<Body>>>> + Send + Sync + use<> + 'static {
     let hosts = Arc::new(AllowedHosts::with(shared.config.allowed_hosts.clone()));
     let filters = Filters::of(&shared);
     let limit = Arc::new(limit(&shared, filters.clone()));

@@ -52,12 +52,12 @@ pub fn runtime() -> tokio::runtime::Runtime {
 }
 
 /// The whole stack with warm caches: it needs no upstream requests for the zone and the default token.
-pub async fn stack() -> impl Stack<Body = TimedBody<SeatedBody<Body>>, Future: Send> + Send + 'static {
+pub async fn stack() -> impl Stack<Body = TimedBody<SeatedBody<Body>>> {
     new_stack(&stacks().await, PEER)
 }
 
 /// Like [`stack`], but pods are identified and have accounts. The client is a process of the node.
-pub async fn stack_with_identity() -> impl Stack<Body = TimedBody<SeatedBody<Body>>, Future: Send> + Send + 'static {
+pub async fn stack_with_identity() -> impl Stack<Body = TimedBody<SeatedBody<Body>>> {
     let flags = [
         "--workload-identity",
         "--node-name=node-1",
@@ -78,14 +78,14 @@ fn new_stack<N: NewStack>(stacks: &N, peer: SocketAddr) -> N::Stack {
 }
 
 /// Creates stacks with warm caches for any peer.
-async fn stacks() -> impl NewStack<Stack: Stack<Body = TimedBody<SeatedBody<Body>>, Future: Send> + Send> {
+async fn stacks() -> impl NewStack<Stack: Stack<Body = TimedBody<SeatedBody<Body>>>> {
     stacks_of(&[], None).await
 }
 
 async fn stacks_of(
     flags: &[&str],
     identifying: Option<Identifying>,
-) -> impl NewStack<Stack: Stack<Body = TimedBody<SeatedBody<Body>>, Future: Send> + Send> + use<> {
+) -> impl NewStack<Stack: Stack<Body = TimedBody<SeatedBody<Body>>>> + use<> {
     let mock = Mock::start().await;
     let shared = shared(mock.addr(), flags, identifying).await;
     shared.tokens.warm(TokenKey::default_account()).await.expect("the mock gives a token");
@@ -102,7 +102,7 @@ async fn shared(upstream: SocketAddr, flags: &[&str], identifying: Option<Identi
 }
 
 /// The whole stack in front of an upstream on a thread of its own, whose work is not counted.
-pub async fn stack_in_front() -> impl Stack<Body = TimedBody<SeatedBody<Body>>, Future: Send> + Send + 'static {
+pub async fn stack_in_front() -> impl Stack<Body = TimedBody<SeatedBody<Body>>> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
     let shared = shared(listener.local_addr().expect("bound"), &[], None).await;
     thread::spawn(move || answer_always(&listener));
@@ -209,10 +209,7 @@ pub struct Pipe {
 
 impl Pipe {
     /// A connection that hyper serves with a stack, with the server's settings.
-    pub fn to_stack(
-        stack: impl Stack<Body = TimedBody<SeatedBody<Body>>, Future: Send> + Send + 'static,
-        target: &str,
-    ) -> Self {
+    pub fn to_stack(stack: impl Stack<Body = TimedBody<SeatedBody<Body>>>, target: &str) -> Self {
         let stack = RefCell::new(stack);
         let call = move |request: http::Request<Incoming>| stack.borrow_mut().call(request.map(|_| Payload::Empty));
         Self::to(service_fn(call), target)

@@ -80,9 +80,7 @@ impl Admin {
     }
 
     /// Makes the stack of each connection.
-    pub fn into_stacks(
-        self,
-    ) -> impl NewStack<Stack: Stack<Body: Body<Data: Send> + Send, Future: Send> + Send + Sync> + Send + Sync {
+    pub fn into_stacks(self) -> impl NewStack<Stack: Stack<Body: Body<Data: Send> + Send>> + Send + Sync {
         move |Arrival { peer, .. }: Arrival| {
             let admin = self.clone();
             let (hosts, requests) = (Arc::clone(&self.hosts), Arc::clone(&self.shared.measures.requests));

@@ -11,6 +11,7 @@ pub mod failure;
 pub mod flights;
 pub mod layers;
 pub mod memory;
+mod outcome;
 pub mod policy;
 mod refused;
 pub mod reply;

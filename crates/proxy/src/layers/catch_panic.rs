@@ -15,7 +15,7 @@ use pin_project_lite::pin_project;
 use tower::layer::layer_fn;
 use tower::{Layer, Service};
 
-use super::outcome::Outcome;
+use crate::outcome::Outcome;
 use crate::error::Error;
 use telemetry::panics;
 use telemetry::requests::Requests;

@@ -10,7 +10,7 @@ use tower::layer::layer_fn;
 use tower::{Layer, Service};
 
 use super::latency::Timeline;
-use super::outcome::Outcome;
+use crate::outcome::Outcome;
 use crate::error::Error;
 use crate::server::Payload;
 use protocol::metadata::host::AllowedHosts;

@@ -10,7 +10,7 @@ use http::Response;
 use tower::layer::layer_fn;
 use tower::{Layer, Service, ServiceExt};
 
-use super::outcome::Outcome;
+use crate::outcome::Outcome;
 use crate::error::Error;
 use crate::reply::Body;
 use protocol::metadata::Request;

@@ -39,7 +39,7 @@ use tokio::time::sleep;
 use tower::layer::layer_fn;
 use tower::{Layer, Service};
 
-use super::outcome::Outcome;
+use crate::outcome::Outcome;
 use crate::error::Error;
 use crate::reply::Body;
 use protocol::metadata::{Principal, Request};

@@ -15,7 +15,7 @@ use tower::layer::layer_fn;
 use tower::{Layer, Service};
 
 use super::latency::Timeline;
-use super::outcome::Outcome;
+use crate::outcome::Outcome;
 use crate::error::{Error, Overload};
 use crate::failure;
 use crate::reply::{self, Body};

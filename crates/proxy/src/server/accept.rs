@@ -65,7 +65,7 @@ pub struct Server<N> {
 impl<N, S> Server<N>
 where
     N: NewStack<Stack = S> + Send + Sync + 'static,
-    S: Stack<Future: Send, Body: http_body::Body<Data: Send> + Send> + Send + Sync + 'static,
+    S: Stack<Body: http_body::Body<Data: Send> + Send>,
 {
     /// Accepts and serves the connections of this door until the drain begins. `number` identifies the door. Returns
     /// once the door is closed; accepted connections continue.

@@ -89,6 +89,20 @@ impl Bodies {
     }
 }
 
+/// Reads a body to its end and discards it, so that the connection can continue. A body that breaks off also counts as
+/// ended: its request is answered. A body that turns out not to be skipped (`framing.rs`) is left unread, because the
+/// connection closes after the response.
+pub(super) async fn discard(mut body: Incoming, activity: Arc<Activity>) -> Payload {
+    let mut payload = Payload::Empty;
+    while let Some(frame) = next_frame(&mut body, &activity).await {
+        payload = Payload::Some;
+        if frame.is_err() {
+            break;
+        }
+    }
+    if activity.body_announced() { Payload::Some } else { payload }
+}
+
 /// The next part of a body. `None` at its end, and when it turns out that the body is not read to its end.
 async fn next_frame(body: &mut Incoming, activity: &Activity) -> Option<Result<Frame<Bytes>, hyper::Error>> {
     poll_fn(|cx| if activity.body_announced() { Poll::Ready(None) } else { Pin::new(&mut *body).poll_frame(cx) }).await

@@ -16,12 +16,13 @@ use http::{Method, Request, Response, Version};
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use pin_project_lite::pin_project;
-use tower::util::{Oneshot, ServiceExt};
+use tower::ServiceExt;
 
 use super::activity::{Activity, Answering};
-use super::bodies::Bodies;
+use super::bodies::{self, Bodies};
 use super::reset::Reset;
 use super::stack::{Payload, Stack};
+use crate::outcome::Outcome;
 
 /// The stack of one connection, as a hyper service.
 pub(super) struct PerConnection<S> {
@@ -37,24 +38,17 @@ pub(super) struct PerConnection<S> {
 impl<S: Stack> hyper::service::Service<Request<Incoming>> for PerConnection<S> {
     type Response = Response<ResponseBody<S::Body>>;
     type Error = Reset;
-    type Future = ResponseFuture<S::Future, Late<S>>;
+    type Future = ResponseFuture<S::Future, S::Body>;
 
     fn call(&self, request: Request<Incoming>) -> Self::Future {
         let answering = Some(self.activity.answering());
         let is_last = wants_close(&request);
         let payload = if request.body().is_end_stream() { Payload::Empty } else { Payload::Some };
         let call = if let Some(bodies) = self.bodies.as_ref().filter(|_| request.method() == Method::POST) {
-            let (head, body) = request.into_parts();
-            let request = Request::from_parts(head, Payload::Empty);
-            let payload = Box::pin(Arc::clone(bodies).receive(self.client, body, Arc::clone(&self.activity)));
-            Call::Late { inner: Box::pin(Late::Keeps { payload, called: Some((self.another_stack(), request)) }) }
+            let (bodies, client, activity) = (Arc::clone(bodies), self.client, Arc::clone(&self.activity));
+            self.call_with(request, |body| bodies.receive(client, body, activity))
         } else if self.activity.is_receiving_body() {
-            let (head, body) = request.into_parts();
-            let request = Request::from_parts(head, Payload::Empty);
-            let activity = Arc::clone(&self.activity);
-            Call::Late {
-                inner: Box::pin(Late::Receives { body, called: Some((self.another_stack(), request)), activity }),
-            }
+            self.call_with(request, |body| bodies::discard(body, Arc::clone(&self.activity)))
         } else {
             self.call_when_ready(request.map(|_| payload))
         };
@@ -62,111 +56,39 @@ impl<S: Stack> hyper::service::Service<Request<Incoming>> for PerConnection<S> {
     }
 }
 
+/// A request in the stack, or before it.
+type Call<F, B> = Outcome<F, Result<Response<B>, Reset>>;
+
 impl<S: Stack> PerConnection<S> {
     /// Calls the stack once it is ready. hyper passes no waker here; if the stack is not ready, the future polls another
     /// one, with its own.
-    fn call_when_ready(&self, request: Request<Payload>) -> Call<S::Future, Late<S>> {
+    fn call_when_ready(&self, request: Request<Payload>) -> Call<S::Future, S::Body> {
         let mut stack = self.stack.borrow_mut();
         match stack.poll_ready(&mut Context::from_waker(Waker::noop())) {
-            Poll::Ready(Ok(())) => Call::Called { inner: stack.call(request) },
-            Poll::Ready(Err(Reset)) => Call::Failed,
-            Poll::Pending => Call::Late { inner: Box::pin(Late::Called { inner: stack.clone().oneshot(request) }) },
+            Poll::Ready(Ok(())) => Outcome::passed(stack.call(request)),
+            // It will never be ready.
+            Poll::Ready(Err(Reset)) => Outcome::decided(Err(Reset)),
+            Poll::Pending => Outcome::pending(stack.clone().oneshot(request)),
         }
     }
 
-    /// A stack for a request that is called later.
-    fn another_stack(&self) -> S {
-        self.stack.borrow().clone()
+    /// Calls another stack once the body has been read. The watchdog bounds the time.
+    fn call_with<P>(&self, request: Request<Incoming>, read: impl FnOnce(Incoming) -> P) -> Call<S::Future, S::Body>
+    where
+        P: Future<Output = Payload> + Send + 'static,
+    {
+        let (head, body) = request.into_parts();
+        let (stack, payload) = (self.stack.borrow().clone(), read(body));
+        Outcome::pending(async move { stack.oneshot(Request::from_parts(head, payload.await)).await })
     }
 }
 
 pin_project! {
-    /// A request for which the stack is called later.
-    #[project = LateProjected]
-    pub(super) enum Late<S: Stack> {
-        /// The body is read to its end and discarded, so that the connection can continue. The watchdog bounds the
-        /// time.
-        Receives { body: Incoming, called: Option<(S, Request<Payload>)>, activity: Arc<Activity> },
-        /// Its body is read to the end and kept.
-        Keeps { payload: Pin<Box<dyn Future<Output = Payload> + Send>>, called: Option<(S, Request<Payload>)> },
-        /// The stack is called when it is ready.
-        Called { #[pin] inner: Oneshot<S, Request<Payload>> },
-    }
-}
-
-impl<S: Stack> Future for Late<S> {
-    type Output = Result<Response<S::Body>, Reset>;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        loop {
-            match self.as_mut().project() {
-                LateProjected::Receives { body, called, activity } => {
-                    let Some((_, request)) = called else { return Poll::Ready(Err(Reset)) };
-                    ready!(poll_discard(body, request.body_mut(), activity, cx));
-                    let Some((stack, request)) = called.take() else { return Poll::Ready(Err(Reset)) };
-                    self.set(Self::Called { inner: stack.oneshot(request) });
-                }
-                LateProjected::Keeps { payload, called } => {
-                    let payload = ready!(payload.as_mut().poll(cx));
-                    let Some((stack, request)) = called.take() else { return Poll::Ready(Err(Reset)) };
-                    self.set(Self::Called { inner: stack.oneshot(request.map(|_| payload)) });
-                }
-                LateProjected::Called { inner } => return inner.poll(cx),
-            }
-        }
-    }
-}
-
-/// Reads a body to its end and discards it. A body that breaks off also counts as ended: its request is answered. A
-/// body that turns out not to be skipped (`framing.rs`) is left unread, because the connection closes after the
-/// response.
-fn poll_discard(body: &mut Incoming, payload: &mut Payload, activity: &Activity, cx: &mut Context<'_>) -> Poll<()> {
-    while !activity.body_announced() {
-        let Some(frame) = ready!(Pin::new(&mut *body).poll_frame(cx)) else { return Poll::Ready(()) };
-        *payload = Payload::Some;
-        if frame.is_err() {
-            return Poll::Ready(());
-        }
-    }
-    *payload = Payload::Some;
-    Poll::Ready(())
-}
-
-pin_project! {
-    pub(super) struct ResponseFuture<F, L> {
+    pub(super) struct ResponseFuture<F, B> {
         #[pin]
-        call: Call<F, L>,
+        call: Call<F, B>,
         answering: Option<Answering>,
         is_last: bool,
-    }
-}
-
-pin_project! {
-    /// A request in the stack, or before it.
-    #[project = CallProjected]
-    pub(super) enum Call<F, L> {
-        /// The stack was ready.
-        Called { #[pin] inner: F },
-        /// The stack is called later. Boxed, because hyper reserves memory for this future in every connection.
-        Late { inner: Pin<Box<L>> },
-        /// The stack will never be ready.
-        Failed,
-    }
-}
-
-impl<F, L, B> Future for Call<F, L>
-where
-    F: Future<Output = Result<Response<B>, Reset>>,
-    L: Future<Output = F::Output>,
-{
-    type Output = F::Output;
-
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        match self.project() {
-            CallProjected::Called { inner } => inner.poll(cx),
-            CallProjected::Late { inner } => inner.as_mut().poll(cx),
-            CallProjected::Failed => Poll::Ready(Err(Reset)),
-        }
     }
 }
 
@@ -180,10 +102,9 @@ fn wants_close<B>(request: &Request<B>) -> bool {
     }
 }
 
-impl<F, L, B> Future for ResponseFuture<F, L>
+impl<F, B> Future for ResponseFuture<F, B>
 where
     F: Future<Output = Result<Response<B>, Reset>>,
-    L: Future<Output = F::Output>,
 {
     type Output = Result<Response<ResponseBody<B>>, Reset>;
 

@@ -23,13 +23,15 @@ pub enum Payload {
 ///
 /// It is called for one request after the other. A request that must wait until its body was read, or until the stack is
 /// ready, has a clone of its own. So a clone must release unused reservations of `poll_ready` when it is dropped.
-pub trait Stack: Service<Request<Payload>, Response = Response<Self::Body>, Error = Reset> + Clone {
+pub trait Stack:
+    Service<Request<Payload>, Response = Response<Self::Body>, Error = Reset, Future: Send> + Clone + Send + 'static
+{
     type Body: http_body::Body<Error: std::error::Error + Send + Sync + 'static> + 'static;
 }
 
 impl<S, B> Stack for S
 where
-    S: Service<Request<Payload>, Response = Response<B>, Error = Reset> + Clone,
+    S: Service<Request<Payload>, Response = Response<B>, Error = Reset, Future: Send> + Clone + Send + 'static,
     B: http_body::Body<Error: std::error::Error + Send + Sync + 'static> + 'static,
 {
     type Body = B;

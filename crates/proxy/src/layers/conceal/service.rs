@@ -15,7 +15,7 @@ use super::redaction::{self, Redaction};
 use crate::error::Error;
 use crate::failure::Failure;
 use crate::layers::filter::Later;
-use crate::layers::outcome::Outcome;
+use crate::outcome::Outcome;
 use crate::policy::{Concealed, Decision, LivePolicy, Policy};
 use crate::reply::{self, Body};
 use crate::room::Room;

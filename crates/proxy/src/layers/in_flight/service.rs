@@ -18,7 +18,7 @@ use super::body::SeatedBody;
 use super::seats::{Admission, Seat, Seats};
 use crate::error::{Error, Overload};
 use crate::failure::UPSTREAM_TIMEOUT;
-use crate::layers::outcome::Outcome;
+use crate::outcome::Outcome;
 use crate::reply::AtHand;
 use crate::server::Whose;
 use base::hook::Hook;

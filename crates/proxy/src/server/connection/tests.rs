@@ -45,7 +45,7 @@ fn connect(delay: Duration) -> Client {
 }
 
 /// A stack that takes this long for each response.
-fn answering(delay: Duration) -> impl Stack<Body = Full<Bytes>, Future: Send> + Send + Sync {
+fn answering(delay: Duration) -> impl Stack<Body = Full<Bytes>> {
     tower::service_fn(move |_: Request<Payload>| async move {
         sleep(delay).await;
         Ok::<_, Reset>(Response::new(Full::new(Bytes::from_static(b"answer"))))

@@ -1,4 +1,4 @@
-//! [`Outcome`]: the future of a layer that answers immediately, passes the request on, or does work of its own.
+//! [`Outcome`]: the future of a service that answers immediately, passes the request on, or does work of its own.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -10,29 +10,29 @@ pin_project! {
     /// An immediate result, the inner service's future, or a boxed future. Only the last one allocates.
     #[project = OutcomeProjected]
     pub enum Outcome<F, T> {
-        /// The layer's own result, or `None` after it was returned.
+        /// The service's own result, or `None` after it was returned.
         Decided { outcome: Option<T> },
         /// The inner service's future.
         Passed { #[pin] inner: F },
-        /// A future of the layer's own. Boxed, because hyper reserves memory for the whole stack's future in every
+        /// A future of the service's own. Boxed, because hyper reserves memory for the whole stack's future in every
         /// connection, and few requests need it.
         Pending { boxed: Pin<Box<dyn Future<Output = T> + Send>> },
     }
 }
 
 impl<F, T> Outcome<F, T> {
-    /// The layer's own result.
-    pub(super) fn decided(outcome: T) -> Self {
+    /// The service's own result.
+    pub(crate) fn decided(outcome: T) -> Self {
         Self::Decided { outcome: Some(outcome) }
     }
 
-    /// A future of the layer's own.
-    pub(super) fn pending(work: impl Future<Output = T> + Send + 'static) -> Self {
+    /// A future of the service's own.
+    pub(crate) fn pending(work: impl Future<Output = T> + Send + 'static) -> Self {
         Self::Pending { boxed: Box::pin(work) }
     }
 
     /// The inner service's future.
-    pub(super) fn passed(inner: F) -> Self {
+    pub(crate) fn passed(inner: F) -> Self {
         Self::Passed { inner }
     }
 }
