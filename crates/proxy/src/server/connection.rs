@@ -25,7 +25,7 @@ use super::inbox::Inbox;
 use super::outstanding::Outstanding;
 use super::park::{self, Next};
 use super::service::PerConnection;
-use super::socket::Socket;
+use super::socket::{Cuttable, Socket};
 use super::stack::NewStack;
 use super::watchdog::{Due, WRITE_TIMEOUT, Watchdog};
 use super::wire::Watched;
@@ -45,8 +45,8 @@ const DELIVERY_INTERVAL: Duration = Duration::from_millis(100);
 const PARK_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// One client's connection.
-pub(super) struct Connection<I, N: NewStack> {
-    pub(super) io: I,
+pub(super) struct Connection<I: Socket, N: NewStack> {
+    pub(super) io: Cuttable<I>,
     /// Bytes that the client has sent and hyper has not read.
     pub(super) inbox: Inbox,
     pub(super) arrival: Arrival,
@@ -79,7 +79,7 @@ impl<I: Socket, N: NewStack> Connection<I, N> {
             let mut watchdog = pin!(Watchdog::new(&self.last_call, &self.activity));
             loop {
                 let Self { io, inbox, activity, place, .. } = &mut self;
-                match park::gather(io, inbox, activity, place, watchdog.as_mut()).await {
+                match park::gather(&mut **io, inbox, activity, place, watchdog.as_mut()).await {
                     Next::Serve => {}
                     Next::Leave => return,
                     Next::Refuse => return self.refuse(),
@@ -103,7 +103,7 @@ impl<I: Socket, N: NewStack> Connection<I, N> {
                 serving
             } else {
                 let Self { io, inbox, activity, place, .. } = &mut self;
-                match Box::pin(park::wait_for_room(io, inbox, activity, place, watchdog.as_mut())).await {
+                match Box::pin(park::wait_for_room(&mut **io, inbox, activity, place, watchdog.as_mut())).await {
                     Ok(serving) => serving,
                     Err(Next::Refuse) => {
                         self.refuse();
@@ -157,7 +157,7 @@ impl<I: Socket, N: NewStack> Connection<I, N> {
                 inbox.put_back(&parts.read_buf);
                 return Some(Self { io, inbox, arrival, stacks, memory, last_call, activity, place, bodies });
             }
-            if close(&mut io, arrival.peer, &activity, ended).await {
+            if close(&mut *io, arrival.peer, &activity, ended).await {
                 deliver(|| io.outstanding(), &activity, &mut serving).await;
             }
             None

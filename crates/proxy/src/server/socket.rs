@@ -2,14 +2,15 @@
 //! resets.
 
 use std::io;
-use std::pin::{Pin, pin};
+use std::ops::{Deref, DerefMut};
+use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use rustix::net::{RecvFlags, SendFlags};
 use socket2::SockRef;
-use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite, Interest};
 use tokio::net::TcpStream;
 
 use super::activity::Activity;
@@ -122,51 +123,17 @@ impl<I: Socket> Drop for Cuttable<I> {
     }
 }
 
-impl<I: Socket> AsyncRead for Cuttable<I> {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_read(cx, buf)
+impl<I: Socket> Deref for Cuttable<I> {
+    type Target = I;
+
+    fn deref(&self) -> &I {
+        &self.io
     }
 }
 
-impl<I: Socket> AsyncWrite for Cuttable<I> {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.io).poll_write(cx, buf)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_shutdown(cx)
-    }
-}
-
-impl<I: Socket> Socket for Cuttable<I> {
-    const CAN_WAIT: bool = I::CAN_WAIT;
-
-    fn poll_end(&self, skipped: &mut bool, cx: &mut Context<'_>) -> Poll<()> {
-        self.io.poll_end(skipped, cx)
-    }
-
-    fn try_receive(&self, buf: &mut [u8]) -> io::Result<usize> {
-        self.io.try_receive(buf)
-    }
-
-    fn poll_send(&mut self, buf: &[u8], is_last: bool, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
-        self.io.poll_send(buf, is_last, cx)
-    }
-
-    fn close_by_reset(&self, reset: bool) {
-        self.io.close_by_reset(reset);
-    }
-
-    fn outstanding(&self) -> Outstanding {
-        self.io.outstanding()
-    }
-
-    fn give_up_after(&self, time: Duration) {
-        self.io.give_up_after(time);
+impl<I: Socket> DerefMut for Cuttable<I> {
+    fn deref_mut(&mut self) -> &mut I {
+        &mut self.io
     }
 }
 
@@ -182,6 +149,8 @@ pub(super) use pipe::LAST;
 #[cfg(test)]
 mod pipe {
     use std::cell::RefCell;
+    use std::pin::Pin;
+
     use tokio::io::DuplexStream;
 
     use super::*;

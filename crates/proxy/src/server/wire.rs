@@ -16,7 +16,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use super::activity::Activity;
 use super::framing::{HeadScanner, MAX_HEAD_BYTES};
 use super::inbox::Inbox;
-use super::socket::Socket;
+use super::socket::{Cuttable, Socket};
 
 /// Maximum size of a single write, in bytes. Head and body of a small response fit and are written in one
 /// piece, which is faster than two writes even with the copy. It also bounds what the kernel queues for a
@@ -24,8 +24,8 @@ use super::socket::Socket;
 const MAX_WRITE_BYTES: usize = 4096;
 
 #[derive(Debug)]
-pub(super) struct Watched<I> {
-    io: I,
+pub(super) struct Watched<I: Socket> {
+    io: Cuttable<I>,
     /// Bytes that the client has sent and hyper has not read.
     inbox: Inbox,
     scanner: HeadScanner,
@@ -34,12 +34,12 @@ pub(super) struct Watched<I> {
     replacement: Bytes,
 }
 
-impl<I> Watched<I> {
-    pub(super) fn new(io: I, inbox: Inbox, activity: Arc<Activity>) -> Self {
+impl<I: Socket> Watched<I> {
+    pub(super) fn new(io: Cuttable<I>, inbox: Inbox, activity: Arc<Activity>) -> Self {
         Self { io, inbox, scanner: HeadScanner::default(), activity, replacement: Bytes::new() }
     }
 
-    pub(super) fn into_parts(self) -> (I, Inbox) {
+    pub(super) fn into_parts(self) -> (Cuttable<I>, Inbox) {
         (self.io, self.inbox)
     }
 }
@@ -49,13 +49,13 @@ impl<I: Socket> AsyncRead for Watched<I> {
         let this = &mut *self;
         if !this.activity.may_have_next_head() && !this.scanner.is_over() && !this.scanner.is_in_body() {
             // hyper would treat an empty read as the end of the stream and cancel the request.
-            let ended = this.inbox.poll_end(&this.io, cx);
+            let ended = this.inbox.poll_end(&*this.io, cx);
             this.activity.note_more(this.inbox.may_have_more());
             return ended.map(Ok);
         }
         let before = buf.filled().len();
         if this.inbox.is_empty() {
-            let received = this.inbox.poll_receive(&mut this.io, buf, cx);
+            let received = this.inbox.poll_receive(&mut *this.io, buf, cx);
             if received.is_pending() {
                 this.activity.note_more(false);
             }
@@ -126,7 +126,7 @@ impl<I: Socket> Watched<I> {
 
     fn write_replacement(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while !self.replacement.is_empty() {
-            let written = ready!(Pin::new(&mut self.io).poll_write(cx, &self.replacement))?;
+            let written = ready!(Pin::new(&mut *self.io).poll_write(cx, &self.replacement))?;
             self.replacement.advance(written);
         }
         Poll::Ready(Ok(()))
@@ -157,7 +157,7 @@ impl<I: Socket> AsyncWrite for Watched<I> {
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(self.write_replacement(cx))?;
-        Pin::new(&mut self.io).poll_flush(cx)
+        Pin::new(&mut *self.io).poll_flush(cx)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

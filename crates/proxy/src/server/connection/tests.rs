@@ -15,7 +15,7 @@ use tokio::time::{Instant, Sleep, sleep};
 
 use super::super::connections::{Admission, Connections, WaitFor};
 use super::super::reset::Reset;
-use super::super::socket::{Cuttable, LAST};
+use super::super::socket::LAST;
 use super::super::stack::{Payload, Remembering, Stack};
 use super::*;
 use crate::memory::{OPEN_BYTES, SERVING_BYTES};
@@ -59,7 +59,7 @@ async fn sockets() -> (TcpStream, TcpStream) {
     (client, listener.accept().await.expect("a client").0)
 }
 
-fn connection<I, S: Stack>(
+fn connection<I: Socket, S: Stack>(
     io: I,
     stack: S,
     last_call: LastCall,
@@ -71,7 +71,7 @@ fn connections(bytes: usize) -> Arc<Connections> {
     Connections::new(1000, bytes, Arc::default(), Arc::default(), &Registry::default())
 }
 
-fn connection_among<I, S: Stack>(
+fn connection_among<I: Socket, S: Stack>(
     connections: &Arc<Connections>,
     io: I,
     stack: S,
@@ -80,7 +80,7 @@ fn connection_among<I, S: Stack>(
     connection_with(connections, io, move |_| stack.clone(), last_call)
 }
 
-fn connection_with<I, N: NewStack>(
+fn connection_with<I: Socket, N: NewStack>(
     connections: &Arc<Connections>,
     io: I,
     stacks: N,
@@ -90,7 +90,7 @@ fn connection_with<I, N: NewStack>(
 }
 
 /// A connection of the client with this number, whose bodies may be kept.
-fn connection_from<I, N: NewStack>(
+fn connection_from<I: Socket, N: NewStack>(
     client: u8,
     connections: &Arc<Connections>,
     io: I,
@@ -103,7 +103,7 @@ fn connection_from<I, N: NewStack>(
     let Admission::Place(place) = connections.admit(arrival, &activity, WaitFor::Nothing) else {
         panic!("there is room")
     };
-    let stacks = Arc::new(stacks);
+    let (io, stacks) = (Cuttable::new(io, Arc::clone(&activity)), Arc::new(stacks));
     Connection { io, inbox: Inbox::default(), arrival, stacks, memory: None, last_call, activity, place, bodies }
 }
 

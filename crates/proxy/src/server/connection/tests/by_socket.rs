@@ -107,26 +107,8 @@ async fn a_connection_that_is_cut_is_reset_unless_between_requests() {
     {
         let connections = Connections::new(1, usize::MAX, Arc::default(), Arc::default(), &Registry::default());
         let (mut client, io) = sockets().await;
-        let activity = Arc::new(Activity::new());
-        let arrival = Arrival::now(([10, 0, 0, 9], 40000).into());
-        let Admission::Place(place) = connections.admit(arrival, &activity, WaitFor::Nothing) else {
-            panic!("there is room")
-        };
-        let number = place.number();
-        let io = Cuttable::new(io, Arc::clone(&activity));
-        let last_call = LastCall::default();
-        let inbox = Inbox::default();
-        let served = Connection {
-            io,
-            inbox,
-            arrival,
-            stacks: Arc::new(|_| answering(Duration::ZERO)),
-            memory: None,
-            last_call,
-            activity,
-            place,
-            bodies: None,
-        };
+        let served = connection_among(&connections, io, answering(Duration::ZERO), LastCall::default());
+        let (number, arrival) = (served.place.number(), served.arrival);
         connections.started(number, tokio::spawn(served.serve()).abort_handle());
         client.write_all(sent.as_bytes()).await.expect("the server is there");
         read_answers(&mut client, answers).await;

@@ -26,9 +26,6 @@ async fn answered(connections: &Arc<Connections>, last: &[u8]) -> (TcpStream, Jo
         Ok::<_, Reset>(Response::new(Full::new(Bytes::from_static(&[b'x'; BYTES]))))
     });
     let connection = connection_among(connections, server, stack, LastCall::default());
-    let Connection { io, inbox, arrival, stacks, memory, last_call, activity, place, bodies } = connection;
-    let io = Cuttable::new(io, Arc::clone(&activity));
-    let connection = Connection { io, inbox, arrival, stacks, memory, last_call, activity, place, bodies };
     let activity = Arc::clone(&connection.activity);
     let server = tokio::spawn(connection.serve());
     client.write_all(&[&REQUEST.repeat(REQUESTS - 1), last].concat()).await.expect("the server reads");
