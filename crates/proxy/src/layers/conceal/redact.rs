@@ -90,90 +90,101 @@ pub fn listing(view: View<'_>, directory: &str, listing: &str) -> String {
 
 /// Removes concealed values from a JSON tree. The result is never longer than the tree.
 pub fn json(view: View<'_>, directory: &str, tree: &[u8]) -> Result<Redacted, RedactError> {
-    let mut json = Json(Vec::with_capacity(tree.len()));
-    let (place, is_renumbered) = redact(view, directory, tree, &mut json, tree.len())?;
-    Ok(Redacted { bytes: json.0, place, is_renumbered })
+    redact(view, directory, tree, None, tree.len())
 }
 
-/// Removes concealed values from a JSON tree, and writes the rest as `path value` lines of at most `max_bytes` in
-/// total.
+/// Removes concealed values from a JSON tree, and writes the rest as the format of `alt=text`: one line per value, with its
+/// path relative to the requested directory, of at most `max_bytes` in total.
 pub fn text(view: View<'_>, directory: &str, tree: &[u8], max_bytes: usize) -> Result<Redacted, RedactError> {
-    let mut text = Text { lines: Vec::with_capacity(tree.len().min(max_bytes)), directory_len: directory.len() };
-    let (place, is_renumbered) = redact(view, directory, tree, &mut text, max_bytes)?;
-    Ok(Redacted { bytes: text.lines, place, is_renumbered })
+    redact(view, directory, tree, Some(directory.len()), max_bytes)
 }
 
-/// Writes the visible part. Returns the place for accounts, and whether the tree is renumbered.
+/// Writes the visible part.
 fn redact(
     view: View<'_>,
     directory: &str,
     tree: &[u8],
-    out: &mut impl TreeWriter,
+    text_below: Option<usize>,
     max_bytes: usize,
-) -> Result<(Option<Place>, bool), RedactError> {
+) -> Result<Redacted, RedactError> {
+    let bytes = Vec::with_capacity(tree.len().min(max_bytes));
     let tree: &RawValue = serde_json::from_slice(tree).map_err(|_| RedactError::Unreadable)?;
-    if !tree.get().starts_with('{') && !tree.get().starts_with('[') {
+    if is_value(tree) {
         return Err(RedactError::Unreadable);
     }
-    let mut redactor = Redactor { view, out, max_bytes, place: None, is_renumbered: false };
-    let written = redactor.node(directory, tree.get(), MAX_DEPTH);
-    if redactor.out.len() > max_bytes {
+    let redacted = Redacted { bytes, place: None, is_renumbered: false };
+    let mut redactor = Redactor { view, text_below, max_bytes, redacted };
+    let written = redactor.node(directory, tree, MAX_DEPTH);
+    if redactor.redacted.bytes.len() > max_bytes {
         return Err(RedactError::TooLarge);
     }
-    written.map(|()| (redactor.place, redactor.is_renumbered))
+    written.map(|()| redactor.redacted)
 }
 
-/// Writes a redacted tree in one format.
-trait TreeWriter {
-    /// Bytes written so far.
-    fn len(&self) -> usize;
-    fn open(&mut self, bracket: u8);
-    fn close(&mut self, bracket: u8);
-    /// Begins the next entry, with its key in an object or without one in an array.
-    fn entry(&mut self, first: bool, key: Option<&str>);
-    /// Writes a value that is neither an object nor an array, given its path and its JSON.
-    fn value(&mut self, path: &str, json: &str);
-}
-
-struct Redactor<'a, W> {
+struct Redactor<'a> {
     view: View<'a>,
-    out: &'a mut W,
+    /// Length of the requested directory's path, in bytes, if the tree is written as text.
+    text_below: Option<usize>,
     /// Writing stops after the value that exceeds this limit.
     max_bytes: usize,
-    place: Option<Place>,
-    is_renumbered: bool,
+    redacted: Redacted,
 }
 
-impl<W: TreeWriter> Redactor<'_, W> {
+impl Redactor<'_> {
     /// Writes a visible node. `depth` is the number of further levels allowed.
-    fn node(&mut self, path: &str, json: &str, depth: usize) -> Result<(), RedactError> {
+    fn node(&mut self, path: &str, node: &RawValue, depth: usize) -> Result<(), RedactError> {
         let depth = depth.checked_sub(1).ok_or(RedactError::Unreadable)?;
-        if self.out.len() > self.max_bytes {
+        if self.redacted.bytes.len() > self.max_bytes {
             return Err(RedactError::TooLarge);
         }
-        if json.starts_with(['{', '[']) {
+        if !is_value(node) {
             let children = Children { redactor: self, path, depth };
-            let mut deserializer = serde_json::Deserializer::from_str(json);
+            let mut deserializer = serde_json::Deserializer::from_str(node.get());
             return deserializer.deserialize_any(children).map_err(|_| RedactError::Unreadable);
         }
-        self.out.value(path, json);
+        match self.text_below {
+            Some(directory_len) => self.line(path, node.get(), directory_len),
+            None => self.json(node.get()),
+        }
         Ok(())
     }
 
     fn is_visible(&self, path: &str, node: &RawValue) -> bool {
         if is_value(node) { self.view.shows(path) } else { self.view.leads_through(path) }
     }
+
+    /// Writes a part of the JSON. Text has lines only.
+    fn json(&mut self, part: &str) {
+        if self.text_below.is_none() {
+            self.redacted.bytes.extend_from_slice(part.as_bytes());
+        }
+    }
+
+    /// Writes the line of a value.
+    fn line(&mut self, mut path: &str, json: &str, directory_len: usize) {
+        if let Some((above, number)) = path.rsplit_once('/')
+            && number.bytes().all(|byte| byte.is_ascii_digit())
+            && has_lines(above)
+        {
+            path = above;
+        }
+        let text: Option<String> = serde_json::from_str(json).ok();
+        let below = path[directory_len.min(path.len())..].trim_start_matches('/');
+        for part in [below, " ", text.as_deref().unwrap_or(json), "\n"] {
+            self.redacted.bytes.extend_from_slice(part.as_bytes());
+        }
+    }
 }
 
 /// Visits the children of an object or an array. Each child is written or left out as soon as it is read, because a
 /// list of them could take many times the memory of the tree.
-struct Children<'c, 'a, W> {
-    redactor: &'c mut Redactor<'a, W>,
+struct Children<'c, 'a> {
+    redactor: &'c mut Redactor<'a>,
     path: &'c str,
     depth: usize,
 }
 
-impl<'de, W: TreeWriter> Visitor<'de> for Children<'_, '_, W> {
+impl<'de> Visitor<'de> for Children<'_, '_> {
     type Value = ();
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -182,7 +193,7 @@ impl<'de, W: TreeWriter> Visitor<'de> for Children<'_, '_, W> {
 
     fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<(), A::Error> {
         let Self { redactor, path, depth } = self;
-        redactor.out.open(b'{');
+        redactor.json("{");
         let mut first = true;
         while let Some((key, node)) = entries.next_entry::<String, &RawValue>()? {
             if !is_name(&key) {
@@ -192,15 +203,18 @@ impl<'de, W: TreeWriter> Visitor<'de> for Children<'_, '_, W> {
             let child = below(path, &name);
             let is_hidden = !redactor.view.has_accounts && names_accounts(&name);
             if !is_hidden && redactor.is_visible(&child, node) {
-                redactor.out.entry(first, Some(&key));
+                // `is_name` allows no character that needs an escape.
+                for part in [if first { "\"" } else { ",\"" }, &key, "\":"] {
+                    redactor.json(part);
+                }
                 first = false;
-                redactor.node(&child, node.get(), depth).map_err(A::Error::custom)?;
+                redactor.node(&child, node, depth).map_err(A::Error::custom)?;
             }
         }
         if path == ABOVE_ACCOUNTS {
-            redactor.place = Some(Place { at: redactor.out.len(), is_first: first });
+            redactor.redacted.place = Some(Place { at: redactor.redacted.bytes.len(), is_first: first });
         }
-        redactor.out.close(b'}');
+        redactor.json("}");
         Ok(())
     }
 
@@ -208,7 +222,7 @@ impl<'de, W: TreeWriter> Visitor<'de> for Children<'_, '_, W> {
     /// one value (tags), which are visible if that value is.
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<(), A::Error> {
         let Self { redactor, path, depth } = self;
-        redactor.out.open(b'[');
+        redactor.json("[");
         let mut first = true;
         let mut number = 0_usize;
         while let Some(item) = items.next_element::<&RawValue>()? {
@@ -216,14 +230,14 @@ impl<'de, W: TreeWriter> Visitor<'de> for Children<'_, '_, W> {
             number += 1;
             let is_line = is_value(item) && has_lines(path);
             if if is_line { redactor.view.shows(path) } else { redactor.is_visible(&child, item) } {
-                redactor.out.entry(first, None);
+                redactor.json(if first { "" } else { "," });
                 first = false;
-                redactor.node(&child, item.get(), depth).map_err(A::Error::custom)?;
+                redactor.node(&child, item, depth).map_err(A::Error::custom)?;
             } else {
-                redactor.is_renumbered = true;
+                redactor.redacted.is_renumbered = true;
             }
         }
-        redactor.out.close(b']');
+        redactor.json("]");
         Ok(())
     }
 }
@@ -270,72 +284,6 @@ fn below(directory: &str, name: &str) -> String {
 fn is_name(name: &str) -> bool {
     !matches!(name, "" | "." | "..")
         && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.~@+!$'()*,:".contains(&byte))
-}
-
-struct Json(Vec<u8>);
-
-impl TreeWriter for Json {
-    fn len(&self) -> usize {
-        self.0.len()
-    }
-
-    fn open(&mut self, bracket: u8) {
-        self.0.push(bracket);
-    }
-
-    fn close(&mut self, bracket: u8) {
-        self.0.push(bracket);
-    }
-
-    fn entry(&mut self, first: bool, key: Option<&str>) {
-        if !first {
-            self.0.push(b',');
-        }
-        if let Some(key) = key {
-            // `is_name` allows no character that needs an escape.
-            self.0.push(b'"');
-            self.0.extend_from_slice(key.as_bytes());
-            self.0.extend_from_slice(b"\":");
-        }
-    }
-
-    fn value(&mut self, _: &str, json: &str) {
-        self.0.extend_from_slice(json.as_bytes());
-    }
-}
-
-/// The format of `alt=text`: one line per value, with its path relative to the requested directory.
-struct Text {
-    lines: Vec<u8>,
-    /// Length of the requested directory's path, in bytes.
-    directory_len: usize,
-}
-
-impl TreeWriter for Text {
-    fn len(&self) -> usize {
-        self.lines.len()
-    }
-
-    fn open(&mut self, _: u8) {}
-
-    fn close(&mut self, _: u8) {}
-
-    fn entry(&mut self, _: bool, _: Option<&str>) {}
-
-    fn value(&mut self, path: &str, json: &str) {
-        let mut path = path;
-        if let Some((above, number)) = path.rsplit_once('/')
-            && number.bytes().all(|byte| byte.is_ascii_digit())
-            && has_lines(above)
-        {
-            path = above;
-        }
-        let text: Option<String> = serde_json::from_str(json).ok();
-        self.lines.extend_from_slice(path[self.directory_len.min(path.len())..].trim_start_matches('/').as_bytes());
-        self.lines.push(b' ');
-        self.lines.extend_from_slice(text.as_deref().unwrap_or(json).as_bytes());
-        self.lines.push(b'\n');
-    }
 }
 
 #[cfg(test)]

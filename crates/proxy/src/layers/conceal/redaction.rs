@@ -35,17 +35,10 @@ pub(super) struct Redaction {
     small: usize,
     /// Whether the upstream's `ETag` is passed on: the client may send it back, to wait for the next change.
     keeps_etag: bool,
-    /// Whether the node's accounts are shown.
-    has_accounts: bool,
-    own: Own,
-}
-
-/// The accounts to insert.
-enum Own {
-    /// The tree is the node's.
-    Nothing,
-    /// The accounts of a pod. There are none if it has no identity of its own.
-    OfPod(Principal, Option<OwnEmail>),
+    /// A pod's own accounts are inserted in place of the node's.
+    principal: Principal,
+    /// `None` if pods have no accounts.
+    emails: Option<OwnEmail>,
 }
 
 /// The format that the client requested.
@@ -98,10 +91,6 @@ impl Redaction {
         // A listing cannot be waited for.
         let keeps_etag =
             request.query.is_recursive() && policy.as_ref().is_none_or(|policy| policy.passes(Param::WaitForChange));
-        let own = match request.principal {
-            Principal::Node => Own::Nothing,
-            principal => Own::OfPod(principal, emails),
-        };
         Self {
             account,
             policy,
@@ -109,8 +98,8 @@ impl Redaction {
             format: Format::of(&request.query),
             small: if has_no_seat { SMALL_BYTES_WITHOUT_SEAT } else { SMALL_BYTES },
             keeps_etag,
-            has_accounts: request.principal == Principal::Node,
-            own,
+            principal: request.principal,
+            emails,
         }
     }
 
@@ -163,7 +152,7 @@ impl Redaction {
     fn redact(&self, bytes: &[u8], max_bytes: usize) -> Result<Redacted, RedactError> {
         let subject = Subject::new(&self.path);
         let directory = subject.as_str();
-        let view = View { policy: self.policy.as_deref(), has_accounts: self.has_accounts };
+        let view = View { policy: self.policy.as_deref(), has_accounts: self.principal == Principal::Node };
         match self.format {
             Format::Listing => {
                 let entries = std::str::from_utf8(bytes).map_err(|_| RedactError::Unreadable)?;
@@ -177,14 +166,14 @@ impl Redaction {
 
     /// The entry with the pod's own accounts, or an empty string.
     async fn own_entry(&self) -> String {
-        let (Own::OfPod(principal, emails), Some(format)) = (&self.own, self.format.of_accounts()) else {
+        let Some(format) = self.format.of_accounts().filter(|_| self.principal != Principal::Node) else {
             return String::new();
         };
         // Relative to the tree.
         let path =
             if Subject::new(&self.path).as_str().is_empty() { "instance/service-accounts" } else { "service-accounts" };
-        let email = match (principal, emails) {
-            (Principal::Workload(id), Some(email_of)) => email_of(*id).await,
+        let email = match (self.principal, &self.emails) {
+            (Principal::Workload(id), Some(email_of)) => email_of(id).await,
             _ => None,
         };
         own_accounts::entry(email.as_deref(), format, path)
