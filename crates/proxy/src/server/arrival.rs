@@ -8,6 +8,7 @@ use nix::sys::socket::sockopt::{Ipv4PacketInfo, Ipv6RecvPacketInfo};
 use nix::sys::socket::{getsockopt, setsockopt};
 
 use base::clock::BootTime;
+use option::{Ipv4PacketOptions, Ipv6PacketOptions};
 
 /// Source and time of a connection.
 #[derive(Debug, Clone, Copy)]
@@ -30,11 +31,19 @@ impl Arrival {
     /// The same, with its interface.
     #[must_use]
     pub fn with_interface(self, connection: &impl AsFd) -> Self {
-        let interface = match self.peer {
-            SocketAddr::V4(_) => v4::interface(connection),
-            SocketAddr::V6(_) => v6::interface(connection),
-        };
-        Self { interface: interface.ok().and_then(NonZeroU32::new), ..self }
+        Self { interface: self.interface(connection).ok().and_then(NonZeroU32::new), ..self }
+    }
+
+    fn interface(&self, connection: &impl AsFd) -> nix::Result<u32> {
+        if self.peer.is_ipv4() {
+            setsockopt(connection, Ipv4PacketInfo, &true)?;
+            return Ok(getsockopt(connection, Ipv4PacketOptions)?.info.ipi_ifindex.cast_unsigned());
+        }
+        setsockopt(connection, Ipv6RecvPacketInfo, &true)?;
+        let message = getsockopt(connection, Ipv6PacketOptions);
+        // Otherwise, each packet that comes in would replace the interface.
+        setsockopt(connection, Ipv6RecvPacketInfo, &false)?;
+        Ok(message?.info.ipi6_ifindex)
     }
 
     /// The client's IP address. An IPv4-mapped IPv6 address is IPv4.
@@ -43,51 +52,21 @@ impl Arrival {
     }
 }
 
-/// `IP_PKTOPTIONS` of ip(7): on a stream, the kernel answers with what it kept of the handshake.
-#[allow(unreachable_pub, reason = "the macro makes a public type")]
-mod v4 {
-    use super::{AsFd, Ipv4PacketInfo, getsockopt, setsockopt};
+/// `IP_PKTOPTIONS` of ip(7), and the same for IPv6: on a stream, the kernel answers with what it kept of the handshake.
+#[allow(unreachable_pub, reason = "the macro makes public types")]
+mod option {
     use nix::{getsockopt_impl, libc, sockopt_impl};
 
     /// A control message.
     #[derive(Clone, Copy)]
     #[repr(C)]
-    pub struct Message {
+    pub struct Message<T> {
         header: libc::cmsghdr,
-        info: libc::in_pktinfo,
+        pub info: T,
     }
 
-    sockopt_impl!(PacketOptions, GetOnly, libc::IPPROTO_IP, libc::IP_PKTOPTIONS, Message);
-
-    pub(super) fn interface(connection: &impl AsFd) -> nix::Result<u32> {
-        setsockopt(connection, Ipv4PacketInfo, &true)?;
-        Ok(getsockopt(connection, PacketOptions)?.info.ipi_ifindex.cast_unsigned())
-    }
-}
-
-/// `IPV6_2292PKTOPTIONS`, the same for IPv6.
-#[allow(unreachable_pub, reason = "the macro makes a public type")]
-mod v6 {
-    use super::{AsFd, Ipv6RecvPacketInfo, getsockopt, setsockopt};
-    use nix::{getsockopt_impl, libc, sockopt_impl};
-
-    /// A control message.
-    #[derive(Clone, Copy)]
-    #[repr(C)]
-    pub struct Message {
-        header: libc::cmsghdr,
-        info: libc::in6_pktinfo,
-    }
-
-    sockopt_impl!(PacketOptions, GetOnly, libc::IPPROTO_IPV6, libc::IPV6_2292PKTOPTIONS, Message);
-
-    pub(super) fn interface(connection: &impl AsFd) -> nix::Result<u32> {
-        setsockopt(connection, Ipv6RecvPacketInfo, &true)?;
-        let message = getsockopt(connection, PacketOptions);
-        // Otherwise, each packet that comes in would replace the interface.
-        setsockopt(connection, Ipv6RecvPacketInfo, &false)?;
-        Ok(message?.info.ipi6_ifindex)
-    }
+    sockopt_impl!(Ipv4PacketOptions, GetOnly, libc::IPPROTO_IP, libc::IP_PKTOPTIONS, Message<libc::in_pktinfo>);
+    sockopt_impl!(Ipv6PacketOptions, GetOnly, libc::IPPROTO_IPV6, libc::IPV6_2292PKTOPTIONS, Message<libc::in6_pktinfo>);
 }
 
 #[cfg(test)]

@@ -78,6 +78,7 @@ impl fmt::Debug for TokenRecord {
 }
 
 /// A token that can be handed over.
+#[derive(Debug)]
 pub struct Exported {
     entry: Arc<Entry>,
     token: Arc<CachedToken>,
@@ -112,12 +113,6 @@ impl Exported {
             used: entry.used.load(Relaxed),
             holder: entry.holder,
         }
-    }
-}
-
-impl fmt::Debug for Exported {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Exported").finish_non_exhaustive()
     }
 }
 
