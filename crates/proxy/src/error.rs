@@ -147,19 +147,11 @@ impl Error {
         }
     }
 
-    /// The requested path, if it is known.
-    pub fn path(&self) -> Option<&str> {
+    /// The policy's refusal, which knows the requested path and the rule.
+    pub fn concealed(&self) -> Option<&Concealed> {
         match self {
-            Self::Concealed(concealed) => Some(concealed.path().as_str()),
+            Self::Concealed(concealed) => Some(concealed),
             _ => None,
-        }
-    }
-
-    /// The number of the rule in the policy that refused the request, or 0.
-    pub fn rule(&self) -> usize {
-        match self {
-            Self::Concealed(concealed) => concealed.rule(),
-            _ => 0,
         }
     }
 

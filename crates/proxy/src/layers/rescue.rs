@@ -18,6 +18,7 @@ use super::latency::Timeline;
 use crate::outcome::Outcome;
 use crate::error::{Error, Overload};
 use crate::failure;
+use crate::policy::Concealed;
 use crate::reply::{self, Body};
 use crate::server::Reset;
 use telemetry::labels::Label;
@@ -163,9 +164,10 @@ impl Rescuer {
             shedding.shed((*overload).into(), Some(peer));
             return;
         }
-        let path = error.path().unwrap_or_else(|| self.timeline.endpoint().label());
+        let concealed = error.concealed();
+        let path = concealed.map_or_else(|| self.timeline.endpoint().label(), |concealed| concealed.path().as_str());
         let said = error.said();
-        let rule = error.rule();
+        let rule = concealed.map_or(0, Concealed::rule);
         let cause = Cause { reason, rule, status: error.status(), path, said: said.as_deref() };
         refusals.note(peer.ip(), cause, Instant::now());
         // These are logged elsewhere: changes of the metadata server's health, failed token fetches, caught panics, and the

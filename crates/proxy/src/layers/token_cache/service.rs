@@ -171,7 +171,8 @@ async fn landing(
     (deadline, failure): Late,
 ) -> Result<(Arc<CachedToken>, Freshness), NoToken> {
     let landed = async {
-        let mut change = Change::None;
+        // What happened to the entry since this request began to wait.
+        let mut change = None;
         loop {
             let (found, failure) = {
                 let known = known.borrow_and_update();
@@ -180,15 +181,16 @@ async fn landing(
             match (found, change) {
                 (Lookup::Token(token, freshness), _) => return Ok((token, freshness)),
                 (Lookup::Failure(why), _) => return Err(why),
-                (Lookup::Nothing, Change::None) => {}
+                (Lookup::Nothing, None) => {}
                 // This task ran so late that the token has expired, or that the failure is no longer the answer to
                 // others.
-                (Lookup::Nothing, Change::Published) => {
+                (Lookup::Nothing, Some(Ok(()))) => {
                     return Err(failure.unwrap_or_else(|| TokenFailure::Expired.into()));
                 }
-                (Lookup::Nothing, Change::Ended) => return Err(NoToken::Overloaded(Overload::TokenRoom)),
+                // The keeper has ended.
+                (Lookup::Nothing, Some(Err(_))) => return Err(NoToken::Overloaded(Overload::TokenRoom)),
             }
-            change = known.changed().await.map_or(Change::Ended, |()| Change::Published);
+            change = Some(known.changed().await);
         }
     };
     timeout(deadline, landed).await.unwrap_or_else(|_| Err(failure(deadline).into()))
@@ -204,16 +206,6 @@ pub(super) fn late(principal: Principal, deadline: Duration) -> Late {
         Principal::Node | Principal::Unknown => (deadline, |time| Failure::TimedOut(time).into()),
         Principal::Workload(_) => (deadline, |time| ExchangeFailure::Slow(None, time).into()),
     }
-}
-
-/// The last event of an entry since a request began to wait.
-#[derive(Clone, Copy)]
-enum Change {
-    None,
-    /// The keeper published a result.
-    Published,
-    /// The keeper has ended.
-    Ended,
 }
 
 fn content_type(kind: TokenKind, form: TokenFormat) -> HeaderValue {
