@@ -41,25 +41,16 @@ pub(super) struct HeadScanner {
     ended: bool,
 }
 
-/// A line's announcement of a body.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Announced {
-    Length(usize),
-    Chunked,
-    /// Something that this scanner does not interpret.
-    Other,
-}
-
-/// The body announced by a head.
+/// The body announced by a head, or by a line of it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 enum Body {
     #[default]
     None,
-    /// Has this many bytes and is skipped.
-    Short(usize),
+    /// Has this many bytes. Skipped if it is short and belongs to a POST, or empty.
+    Length(usize),
     /// Chunked. Skipped if it is [`EMPTY_CHUNKED`].
     Chunked,
-    /// Ends the scan.
+    /// Something that this scanner does not interpret, or does not skip. Ends the scan.
     Other,
 }
 
@@ -158,7 +149,8 @@ impl HeadScanner {
             if !mem::replace(&mut self.mid_head, true) {
                 (self.is_post, self.body) = (begin.starts_with(b"POST "), Body::None);
             }
-            if let Some(announced) = announced(begin) {
+            let announced = announced(begin);
+            if announced != Body::None {
                 self.announce_body(announced);
             }
             return false;
@@ -169,7 +161,7 @@ impl HeadScanner {
             self.heads += 1;
             match self.body {
                 Body::None => {}
-                Body::Short(length) => self.body_left = length,
+                Body::Length(length) => self.body_left = length,
                 Body::Chunked => self.body_left = EMPTY_CHUNKED.len(),
                 Body::Other => self.ended = true,
             }
@@ -177,13 +169,13 @@ impl HeadScanner {
         has_ended_head
     }
 
-    fn announce_body(&mut self, announced: Announced) {
-        self.body = match (self.body, announced) {
-            (Body::None | Body::Short(0), Announced::Length(0)) => Body::Short(0),
-            (Body::None, Announced::Length(length)) if self.is_post && length <= MAX_BODY_BYTES => Body::Short(length),
-            (Body::None, Announced::Chunked) => Body::Chunked,
-            _ => Body::Other,
+    fn announce_body(&mut self, announced: Body) {
+        let is_skipped = match (self.body, announced) {
+            (Body::None | Body::Length(0), Body::Length(0)) | (Body::None, Body::Chunked) => true,
+            (Body::None, Body::Length(length)) => self.is_post && length <= MAX_BODY_BYTES,
+            _ => false,
         };
+        self.body = if is_skipped { announced } else { Body::Other };
     }
 }
 
@@ -208,32 +200,32 @@ impl CutLine {
     }
 }
 
-/// The line's announcement of a body, if any.
-fn announced(begin: &[u8]) -> Option<Announced> {
+/// The body that a line announces.
+fn announced(begin: &[u8]) -> Body {
     let value = |name: &[u8]| {
         let (own_name, value) = begin.split_at_checked(name.len())?;
         own_name.eq_ignore_ascii_case(name).then_some(value)
     };
     // Most lines are neither, and the first letter is enough to exclude them.
     match begin {
-        [b't' | b'T', ..] => value(b"transfer-encoding:").map(coding),
-        [b'c' | b'C', ..] => value(b"content-length:").map(length),
-        _ => None,
+        [b't' | b'T', ..] => value(b"transfer-encoding:").map_or(Body::None, coding),
+        [b'c' | b'C', ..] => value(b"content-length:").map_or(Body::None, length),
+        _ => Body::None,
     }
 }
 
-fn coding(value: &[u8]) -> Announced {
+fn coding(value: &[u8]) -> Body {
     let is_chunked = whole(value).eq_ignore_ascii_case(b"chunked");
-    if is_chunked { Announced::Chunked } else { Announced::Other }
+    if is_chunked { Body::Chunked } else { Body::Other }
 }
 
-fn length(value: &[u8]) -> Announced {
+fn length(value: &[u8]) -> Body {
     let digits = whole(value);
     if !digits.iter().all(u8::is_ascii_digit) {
-        return Announced::Other;
+        return Body::Other;
     }
     let length = std::str::from_utf8(digits).ok().and_then(|digits| digits.parse().ok());
-    length.map_or(Announced::Other, Announced::Length)
+    length.map_or(Body::Other, Body::Length)
 }
 
 /// A value without surrounding whitespace. Empty if the line is longer than the prefix.

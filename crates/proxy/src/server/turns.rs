@@ -263,22 +263,14 @@ struct Waits {
     number: Option<u64>,
 }
 
-/// Reason for a poll.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Turn {
-    /// No task is waiting.
-    Free,
-    /// The task was given a turn.
-    Given,
-}
-
 impl Waits {
-    fn poll_turn(&mut self, waker: &Waker) -> Poll<Turn> {
+    /// Ready when it is the task's turn, with what was charged for it in advance: nothing if no task was waiting.
+    fn poll_turn(&mut self, waker: &Waker) -> Poll<i64> {
         let Some(number) = self.number else {
             let is_free = self.turns.take_free();
             self.note(!is_free);
             if is_free {
-                return Poll::Ready(Turn::Free);
+                return Poll::Ready(0);
             }
             self.number = Some(self.turns.wait(self.taker, waker));
             return Poll::Pending;
@@ -291,7 +283,7 @@ impl Waits {
         drop(queues);
         self.number = None;
         self.note(false);
-        Poll::Ready(Turn::Given)
+        Poll::Ready(ADVANCE)
     }
 
     fn note(&self, waits: bool) {
@@ -318,15 +310,14 @@ impl<F: Future> Future for Shared<F> {
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
         let this = self.project();
-        let turn = ready!(this.waits.poll_turn(cx.waker()));
-        if turn == Turn::Free && this.waits.turns.waiting() == 0 {
+        let paid = ready!(this.waits.poll_turn(cx.waker()));
+        if paid == 0 && this.waits.turns.waiting() == 0 {
             return this.inner.poll(cx);
         }
         let began = Moment::now();
         let polled = this.inner.poll(cx);
         let took = i64::try_from(nanos(began.elapsed())).unwrap_or(MAX_CHARGE);
-        let advance = if turn == Turn::Given { ADVANCE } else { 0 };
-        this.waits.turns.queues.lock().charge(this.waits.taker, took.min(MAX_CHARGE), advance);
+        this.waits.turns.queues.lock().charge(this.waits.taker, took.min(MAX_CHARGE), paid);
         polled
     }
 }
