@@ -17,7 +17,7 @@ use super::activity::Activity;
 use super::arrival::Arrival;
 use super::bodies::Bodies;
 use super::connection::Connection;
-use super::connections::{Admission, Connections, Place, WaitFor};
+use super::connections::{Connections, NoRoom, Place, WaitFor};
 use super::door::{Departures, Door};
 use super::inbox::Inbox;
 use super::patience::{Patience, Wait};
@@ -131,7 +131,7 @@ where
         };
         // After the admission: a newcomer that is reset costs little.
         let arrival = if self.reads_interfaces { arrival.with_interface(&stream) } else { arrival };
-        let (number, turns) = (place.number(), Arc::clone(&self.connections.turns));
+        let (number, turns) = (place.number, Arc::clone(&self.connections.turns));
         let taker = Taker::Client(arrival.addr());
         let connection = Connection {
             io: Cuttable::new(stream, Arc::clone(&activity)),
@@ -162,13 +162,13 @@ where
                 _ => WaitFor::Nothing,
             };
             match self.connections.admit(arrival, activity, wait_for) {
-                Admission::Place(place) => break Some(place),
-                Admission::Refused => break None,
-                Admission::Later if turn < MAX_YIELDS => {
+                Ok(place) => break Some(place),
+                Err(NoRoom::Refused) => break None,
+                Err(NoRoom::Later) if turn < MAX_YIELDS => {
                     Box::pin(self.connections.meanwhile(yield_now())).await;
                     wait.yielded_for(began.elapsed());
                 }
-                Admission::Later => {
+                Err(NoRoom::Later) => {
                     let interval = (PLACE_POLL_INTERVAL * (turn - MAX_YIELDS + 1)).min(MAX_PLACE_POLL_INTERVAL);
                     Box::pin(self.connections.meanwhile(sleep(interval))).await;
                     wait.slept_for(began.elapsed());

@@ -66,7 +66,13 @@ mod option {
     }
 
     sockopt_impl!(Ipv4PacketOptions, GetOnly, libc::IPPROTO_IP, libc::IP_PKTOPTIONS, Message<libc::in_pktinfo>);
-    sockopt_impl!(Ipv6PacketOptions, GetOnly, libc::IPPROTO_IPV6, libc::IPV6_2292PKTOPTIONS, Message<libc::in6_pktinfo>);
+    sockopt_impl!(
+        Ipv6PacketOptions,
+        GetOnly,
+        libc::IPPROTO_IPV6,
+        libc::IPV6_2292PKTOPTIONS,
+        Message<libc::in6_pktinfo>
+    );
 }
 
 #[cfg(test)]

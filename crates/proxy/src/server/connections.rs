@@ -46,9 +46,9 @@ use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep};
 
 pub(super) use place::{Place, Reclaim, Serving};
+pub(super) use room::NoRoom;
 
 use open::{Asker, Asks, Connection, Open, Resource};
-use room::Made;
 
 use super::activity::Activity;
 use super::arrival::Arrival;
@@ -116,17 +116,6 @@ impl Whose {
             Self::Of(this) => this == client,
         }
     }
-}
-
-/// Result of admitting a newcomer.
-#[derive(Debug)]
-pub(super) enum Admission {
-    /// Admitted.
-    Place(Place),
-    /// Only a very recent connection could give way. The newcomer should retry shortly.
-    Later,
-    /// There is no room.
-    Refused,
 }
 
 impl Connections {
@@ -277,24 +266,25 @@ impl Connections {
     }
 
     /// Admits a connection if there is room or another gives way.
-    pub(super) fn admit(self: &Arc<Self>, arrival: Arrival, activity: &Arc<Activity>, wait_for: WaitFor) -> Admission {
+    pub(super) fn admit(
+        self: &Arc<Self>,
+        arrival: Arrival,
+        activity: &Arc<Activity>,
+        wait_for: WaitFor,
+    ) -> Result<Place, NoRoom> {
         let client = Some(arrival.addr());
         let mut open = self.open.lock();
         if self.pressure.took(OPEN_BYTES) == Level::Cutting && open.holds_too_much(client) {
-            return Admission::Refused;
+            return Err(NoRoom::Refused);
         }
         let asks = Asks { client, by: Asker::Newcomer(activity.moved_at()) };
         for (resource, amount) in [(Resource::Places, 1), (Resource::Memory, OPEN_BYTES)] {
-            match self.make_room(&mut open, resource, asks, amount, wait_for) {
-                Made::Room => {}
-                Made::Later => return Admission::Later,
-                Made::None => return Admission::Refused,
-            }
+            self.make_room(&mut open, resource, asks, amount, wait_for)?;
         }
         let number = open.insert(arrival, client, activity);
         activity.admitted();
         self.note_use(&open);
-        Admission::Place(Place { number, client, connections: Arc::clone(self) })
+        Ok(Place { number, client, connections: Arc::clone(self) })
     }
 
     /// Counts an accepted connection.

@@ -13,7 +13,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{JoinHandle, yield_now};
 use tokio::time::{Instant, Sleep, sleep};
 
-use super::super::connections::{Admission, Connections, WaitFor};
+use super::super::connections::{Connections, WaitFor};
 use super::super::reset::Reset;
 use super::super::socket::LAST;
 use super::super::stack::{Payload, Remembering, Stack};
@@ -100,9 +100,7 @@ fn connection_from<I: Socket, N: NewStack>(
 ) -> Connection<I, N> {
     let arrival = Arrival::now(([10, 0, 0, client], 40000).into());
     let activity = Arc::new(Activity::new());
-    let Admission::Place(place) = connections.admit(arrival, &activity, WaitFor::Nothing) else {
-        panic!("there is room")
-    };
+    let Ok(place) = connections.admit(arrival, &activity, WaitFor::Nothing) else { panic!("there is room") };
     let (io, stacks) = (Cuttable::new(io, Arc::clone(&activity)), Arc::new(stacks));
     Connection { io, inbox: Inbox::default(), arrival, stacks, memory: None, last_call, activity, place, bodies }
 }

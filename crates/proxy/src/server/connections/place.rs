@@ -22,7 +22,7 @@ const FEW_CONNECTIONS: usize = 8;
 /// The place of a connection. Released on drop.
 #[derive(Debug)]
 pub(in crate::server) struct Place {
-    pub(super) number: u64,
+    pub(in crate::server) number: u64,
     pub(super) client: Client,
     pub(super) connections: Arc<Connections>,
 }
@@ -47,10 +47,6 @@ pub(in crate::server) enum Reclaim {
 }
 
 impl Place {
-    pub(in crate::server) fn number(&self) -> u64 {
-        self.number
-    }
-
     fn asks(&self) -> Asks {
         Asks { client: self.client, by: Asker::Admitted(self.number) }
     }

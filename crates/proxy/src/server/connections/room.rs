@@ -14,11 +14,13 @@ use telemetry::shedding::Shed;
 /// Otherwise each newcomer of a flood would take a turn, and the queue would grow.
 pub(super) const MIN_READING_INTERVAL: Duration = Duration::from_millis(5);
 
-/// Result of making room.
-pub(super) enum Made {
-    Room,
+/// Why there is no room.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::server) enum NoRoom {
+    /// Only a very recent connection could give way. Whoever asks should ask again shortly.
     Later,
-    None,
+    /// No connection gives way.
+    Refused,
 }
 
 impl Connections {
@@ -30,24 +32,24 @@ impl Connections {
         asks: Asks,
         amount: usize,
         wait_for: WaitFor,
-    ) -> Made {
+    ) -> Result<(), NoRoom> {
         let mut freed = 0;
         let is_newcomer = asks.number().is_none();
         loop {
             let room = open.room(resource, asks, amount);
             let victim = match room {
                 Availability::None if is_newcomer && open.turned_away.includes(asks.client, Instant::now()) => {
-                    return Made::None;
+                    return Err(NoRoom::Refused);
                 }
-                Availability::Free => return Made::Room,
+                Availability::Free => return Ok(()),
                 // This amount was taken from the other client. The part that newcomers leave free need not be restored
                 // as well: after a flood, dozens of connections would be cut for the first one.
-                Availability::From(_) if freed >= amount => return Made::Room,
+                Availability::From(_) if freed >= amount => return Ok(()),
                 Availability::From(largest) => open.victim_of(largest),
                 Availability::FromItself => open.useless_but(asks.number(), Some(asks.client)),
                 Availability::None => open.victim_among_equals(asks),
             };
-            let Some(victim) = victim else { return Self::without_victim(open, room, asks, wait_for) };
+            let Some(victim) = victim else { return Err(Self::without_victim(open, room, asks, wait_for)) };
             // A request takes precedence over a connection of the largest client that has sent none. A newcomer waits
             // only until bytes that have arrived are read: it cannot wait until the largest client is silent.
             let takes = matches!(room, Availability::From(_));
@@ -55,14 +57,14 @@ impl Connections {
             let is_young = !takes && !victim.is_useless && victim.since.elapsed() < MIN_CLOSE_AGE;
             let must_wait = match wait_for {
                 WaitFor::Silence if is_young => true,
-                _ if is_young => return Made::None,
+                _ if is_young => return Err(NoRoom::Refused),
                 WaitFor::Silence if takes || !victim.is_useless => victim.since > open.read_until,
                 WaitFor::Silence => victim.since + open.protection > open.read_until,
                 WaitFor::Reading => victim.since > open.read_until && open.read_until.elapsed() > MIN_READING_INTERVAL,
                 WaitFor::Nothing => false,
             };
             if must_wait && !is_urgent {
-                return Made::Later;
+                return Err(NoRoom::Later);
             }
             freed += victim.holds(resource);
             self.cut(open, victim.number);
@@ -74,13 +76,13 @@ impl Connections {
     }
 
     /// What an asker gets if no connection can be closed for it.
-    fn without_victim(open: &mut Open, room: Availability, asks: Asks, wait_for: WaitFor) -> Made {
-        let Asker::Newcomer(arrived) = asks.by else { return Made::None };
+    fn without_victim(open: &mut Open, room: Availability, asks: Asks, wait_for: WaitFor) -> NoRoom {
+        let Asker::Newcomer(arrived) = asks.by else { return NoRoom::Refused };
         // Bytes from the client's own connections are read first. Then some of these connections end, or can be
         // closed. A client without connections waits until another's can be closed.
         let holds_nothing = open.holds_nothing_else(asks);
         if open.awaits_turn(asks.client) || holds_nothing && wait_for == WaitFor::Silence {
-            return Made::Later;
+            return NoRoom::Later;
         }
         if room == Availability::None && !holds_nothing {
             // A throttled process may see a client's next connection before the end of the last one.
@@ -90,14 +92,14 @@ impl Connections {
                 WaitFor::Nothing => false,
             };
             if must_read {
-                return Made::Later;
+                return NoRoom::Later;
             }
             open.turned_away.add(asks.client, Instant::now(), AFTER_REFUSAL);
         }
-        Made::None
+        NoRoom::Refused
     }
 
     pub(super) fn make_memory(&self, open: &mut Open, asks: Asks, bytes: usize) -> bool {
-        matches!(self.make_room(open, Resource::Memory, asks, bytes, WaitFor::Silence), Made::Room)
+        self.make_room(open, Resource::Memory, asks, bytes, WaitFor::Silence).is_ok()
     }
 }

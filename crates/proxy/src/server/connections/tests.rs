@@ -23,15 +23,15 @@ fn pod(number: u8) -> SocketAddr {
 
 fn arrive(connections: &Arc<Connections>, pod_number: u8) -> Option<Guest> {
     let activity = Arc::new(Activity::new());
-    let Admission::Place(place) = connections.admit(Arrival::now(pod(pod_number)), &activity, WaitFor::Nothing) else {
+    let Ok(place) = connections.admit(Arrival::now(pod(pod_number)), &activity, WaitFor::Nothing) else {
         return None;
     };
     let task = tokio::spawn(pending());
-    connections.started(place.number(), task.abort_handle());
+    connections.started(place.number, task.abort_handle());
     Some(Guest { activity, place, task })
 }
 
-fn admit(connections: &Arc<Connections>, pod_number: u8, wait_for: WaitFor) -> Admission {
+fn admit(connections: &Arc<Connections>, pod_number: u8, wait_for: WaitFor) -> Result<Place, NoRoom> {
     connections.admit(Arrival::now(pod(pod_number)), &Arc::new(Activity::new()), wait_for)
 }
 
@@ -212,12 +212,10 @@ async fn a_newcomer_that_has_waited_is_not_taken_for_a_silent_connection() {
     let _other = arrive(&connections, 2).expect("room");
     let activity = Arc::new(Activity::new());
     sleep(Duration::from_millis(300)).await;
-    let Admission::Place(place) = connections.admit(Arrival::now(pod(1)), &activity, WaitFor::Nothing) else {
-        panic!("there is room")
-    };
+    let place = connections.admit(Arrival::now(pod(1)), &activity, WaitFor::Nothing).ok().expect("room");
     let serving = connections.turns.share(Taker::Client(pod(1).ip()), Some(Arc::clone(&activity)), pending::<()>());
     let task = tokio::spawn(serving);
-    connections.started(place.number(), task.abort_handle());
+    connections.started(place.number, task.abort_handle());
     assert!(activity.moved_at().elapsed().is_zero(), "it had no place before");
     let _next = arrive(&connections, 3).expect("the largest client gives way");
     assert!(was_aborted(&ending).await && !task.is_finished());

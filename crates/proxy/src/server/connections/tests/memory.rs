@@ -113,7 +113,7 @@ async fn under_pressure_the_largest_client_is_refused_and_cut_unless_all_connect
     // Memory may be short for other reasons than connections.
     let tenth = arrive(&connections, 1).expect("they have less than a quarter");
     let other = arrive(&connections, 2).expect("room");
-    assert!(matches!(admit(&connections, 1, WaitFor::Silence), Admission::Refused));
+    assert!(matches!(admit(&connections, 1, WaitFor::Silence), Err(NoRoom::Refused)));
     let another = arrive(&connections, 2).expect("it does not hold most");
     timeout(Duration::ZERO, connections.tend()).await.expect_err("it goes on");
     assert!(was_aborted(&crowd[0]).await && was_aborted(&crowd[1]).await && !was_aborted(&crowd[2]).await);
