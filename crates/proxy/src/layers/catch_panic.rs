@@ -15,8 +15,8 @@ use pin_project_lite::pin_project;
 use tower::layer::layer_fn;
 use tower::{Layer, Service};
 
-use crate::outcome::Outcome;
 use crate::error::Error;
+use crate::outcome::Outcome;
 use telemetry::panics;
 use telemetry::requests::Requests;
 

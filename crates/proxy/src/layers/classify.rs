@@ -10,8 +10,8 @@ use tower::layer::layer_fn;
 use tower::{Layer, Service};
 
 use super::latency::Timeline;
-use crate::outcome::Outcome;
 use crate::error::Error;
+use crate::outcome::Outcome;
 use crate::server::Payload;
 use protocol::metadata::host::AllowedHosts;
 use protocol::metadata::{Principal, Request, Sender};

@@ -10,8 +10,8 @@ use http::Response;
 use tower::layer::layer_fn;
 use tower::{Layer, Service, ServiceExt};
 
-use crate::outcome::Outcome;
 use crate::error::Error;
+use crate::outcome::Outcome;
 use crate::reply::Body;
 use protocol::metadata::Request;
 

@@ -39,8 +39,8 @@ use tokio::time::sleep;
 use tower::layer::layer_fn;
 use tower::{Layer, Service};
 
-use crate::outcome::Outcome;
 use crate::error::Error;
+use crate::outcome::Outcome;
 use crate::reply::Body;
 use protocol::metadata::{Principal, Request};
 use table::Key;

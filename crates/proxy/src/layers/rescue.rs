@@ -15,9 +15,9 @@ use tower::layer::layer_fn;
 use tower::{Layer, Service};
 
 use super::latency::Timeline;
-use crate::outcome::Outcome;
 use crate::error::{Error, Overload};
 use crate::failure;
+use crate::outcome::Outcome;
 use crate::policy::Concealed;
 use crate::reply::{self, Body};
 use crate::server::Reset;

@@ -25,7 +25,7 @@ pub(super) fn exchange(
 ) -> impl Future<Output = Result<Response<Incoming>, Failure>> + Send {
     async move {
         let mut waiting = Waiting { lease: None, timer };
-        let connection = waiting.lease.insert(lease).connection();
+        let connection = &mut waiting.lease.insert(lease).connection;
         let head = async {
             connection.write(&request.bytes).await.map_err(|_| Failure::Closed)?;
             let mut read = Bytes::new();
@@ -58,7 +58,7 @@ impl Drop for Waiting<'_> {
     /// The request is abandoned. If something has arrived, be it the end of the connection, the server was not late; the request has
     /// had no turn since, as under a flood.
     fn drop(&mut self) {
-        if self.lease.as_mut().is_some_and(|lease| !lease.connection().is_quiet()) {
+        if self.lease.as_ref().is_some_and(|lease| !lease.connection.is_quiet()) {
             self.timer.arrived();
         }
     }
@@ -100,7 +100,7 @@ impl Incoming {
                 return Poll::Ready(Ok(Some(data)));
             }
             let Some(lease) = &mut self.lease else { return Poll::Ready(Ok(None)) };
-            let piece = ready!(lease.connection().poll_read(cx)).map_err(|_| Failure::CutShort)?;
+            let piece = ready!(lease.connection.poll_read(cx)).map_err(|_| Failure::CutShort)?;
             self.rest.add(piece)?;
         }
     }

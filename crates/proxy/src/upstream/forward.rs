@@ -25,50 +25,47 @@ const USUAL_HEAD_BYTES: usize = 256;
 
 /// The innermost service: takes a [`Request`] and returns the upstream's response.
 #[derive(Debug, Clone)]
-pub struct Forward {
-    to: To,
-}
-
-#[derive(Debug, Clone)]
-enum To {
+pub enum Forward {
+    /// Sends requests to the metadata server.
     Server(Arc<UpstreamClient>),
+    /// Answers them with configured values.
     Values(Arc<Values>),
 }
 
 impl Forward {
     /// Sends requests through this client.
     pub fn new(client: UpstreamClient) -> Self {
-        Self { to: To::Server(Arc::new(client)) }
+        Self::Server(Arc::new(client))
     }
 
     /// Answers requests with these values.
     pub fn to_values(values: Values) -> Self {
-        Self { to: To::Values(Arc::new(values)) }
+        Self::Values(Arc::new(values))
     }
 
     /// The configured values. `None` if there is a metadata server.
     pub fn values(&self) -> Option<&Arc<Values>> {
-        match &self.to {
-            To::Server(_) => None,
-            To::Values(values) => Some(values),
+        match self {
+            Self::Server(_) => None,
+            Self::Values(values) => Some(values),
         }
     }
 
     /// Whether the upstream has service accounts: those of the node.
     pub fn has_accounts(&self) -> bool {
-        matches!(self.to, To::Server(_))
+        matches!(self, Self::Server(_))
     }
 
     /// Sends a request to the upstream. What waits for the response keeps no more of the request than what is sent, because it
     /// may wait for hours, and the request shares the read buffer of its connection. The response may take the memory of the
     /// request's headers, which are gone afterwards.
     pub fn ask(&self, request: &mut Request) -> impl Future<Output = Result<Response<Body>, Failure>> + Send + use<> {
-        match &self.to {
-            To::Server(client) => {
+        match self {
+            Self::Server(client) => {
                 let (client, mut request) = (Arc::clone(client), outgoing(request));
                 Either::Left(async move { client.send(&mut request).await.map(clean) })
             }
-            To::Values(values) => Either::Right(ready(Ok(values.answer(request)))),
+            Self::Values(values) => Either::Right(ready(Ok(values.answer(request)))),
         }
     }
 }

@@ -57,7 +57,7 @@ struct Idle {
 /// connection, which cancels the request at the upstream.
 #[derive(Debug)]
 pub(super) struct Lease {
-    connection: Connection,
+    pub(super) connection: Connection,
     pool: Arc<Pool>,
 }
 
@@ -120,10 +120,6 @@ async fn keep(pool: Weak<Pool>, crowded: Arc<Notify>) {
 }
 
 impl Lease {
-    pub(super) fn connection(&mut self) -> &mut Connection {
-        &mut self.connection
-    }
-
     /// The response was read to its end: the connection may serve another request.
     pub(super) fn finish(self) {
         self.pool.push(self.connection, BootTime::now());

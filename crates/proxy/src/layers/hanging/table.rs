@@ -26,7 +26,7 @@ pub(super) struct WatchTable {
     last_number: u64,
     pub(super) watches: HashMap<Arc<Key>, Watch>,
     /// The process ends: watches that begin now end at once.
-    is_closed: bool,
+    pub(super) is_closed: bool,
 }
 
 /// Two hanging GETs with equal keys share a watch.
@@ -106,10 +106,6 @@ impl WatchTable {
         for key in self.watches.keys().cloned().collect::<Vec<_>>() {
             self.end(&key, Error::Draining);
         }
-    }
-
-    pub(super) fn is_closed(&self) -> bool {
-        self.is_closed
     }
 
     /// Adds a watch that has no watchers yet.

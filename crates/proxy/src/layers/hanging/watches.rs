@@ -86,7 +86,7 @@ impl Watches {
         let Some(watch) = table.watches.get_mut(&key) else { return Err(Overload::Hanging) };
         watch.join(account.client());
         let (number, landing) = (watch.number, watch.publisher.landing());
-        if table.is_closed() {
+        if table.is_closed {
             table.end(&key, Error::Draining);
         }
         drop(table);

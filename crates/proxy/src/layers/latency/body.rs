@@ -24,7 +24,7 @@ impl<B: AtHand> TimedBody<B> {
     /// Starts with the first byte of the answer, which is available now.
     pub(super) fn new(inner: B, underway: Underway, now: Moment) -> Self {
         // No frame of an answer to HEAD is requested, and hyper takes bytes in memory at once.
-        if underway.is_head() || inner.at_hand().is_some() {
+        if underway.is_head || inner.at_hand().is_some() {
             underway.end(now);
             return Self { inner, underway: None };
         }

@@ -65,7 +65,7 @@ where
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
-        let timeline = this.underway.as_ref().expect("a future is not polled again after it was ready").timeline();
+        let timeline = &this.underway.as_ref().expect("a future is not polled again after it was ready").timeline;
         timeline.resume();
         let Poll::Ready(answer) = this.inner.poll(cx) else {
             timeline.suspend();

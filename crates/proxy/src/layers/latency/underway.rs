@@ -16,10 +16,10 @@ const ACCESS_LOG: &str = "gce_metadata_proxy::access";
 /// A request until the last byte of its response. If it is dropped earlier, the request was cut short.
 #[derive(Debug)]
 pub(super) struct Underway {
-    timeline: Arc<Timeline>,
+    pub(super) timeline: Arc<Timeline>,
     began: Moment,
     ended: Option<Moment>,
-    is_head: bool,
+    pub(super) is_head: bool,
     line: Option<Box<AccessLine>>,
 }
 
@@ -48,14 +48,6 @@ impl Underway {
             began,
             timeline,
         }
-    }
-
-    pub(super) fn timeline(&self) -> &Timeline {
-        &self.timeline
-    }
-
-    pub(super) fn is_head(&self) -> bool {
-        self.is_head
     }
 
     pub(super) fn first_byte(&mut self, status: StatusCode, now: Moment) {

@@ -224,9 +224,9 @@ async fn a_reset_is_not_the_end_of_a_response() {
         (Arc::<Pool>::default().lease(connection), far)
     };
     let label = |got: Result<Answer, Failed>| got.expect_err("it was reset").0.label();
-    let (mut lease, far) = pair();
+    let (lease, far) = pair();
     drop(far);
-    lease.connection().stirred().await;
+    lease.connection.stirred().await;
     assert_eq!(label(ask_of(async {}, lease, false).await), "upstream_closed", "before the request");
     for (begun, expected) in [
         ("", "upstream_closed"),
