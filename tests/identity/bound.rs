@@ -42,9 +42,7 @@ fn post(pod: &Arc<Pod>, target: &'static str, body: String) -> Asked {
         }
         answer
     });
-    let (head, body) = text.split_once("\r\n\r\n").expect("a head");
-    let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).expect("a status");
-    Asked { status, body: body.to_owned(), text }
+    Asked::read(text)
 }
 
 fn post_chain(pod: &Arc<Pod>, target: &'static str, chain: &str) -> Asked {

@@ -49,6 +49,14 @@ pub struct Asked {
     pub text: String,
 }
 
+impl Asked {
+    pub fn read(text: String) -> Self {
+        let (head, body) = text.split_once("\r\n\r\n").expect("a head");
+        let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).expect("a status");
+        Self { status, body: body.to_owned(), text }
+    }
+}
+
 /// An answer to a pod, compared with the facts about it.
 #[derive(Debug)]
 pub enum Told {
@@ -137,9 +145,7 @@ impl Pod {
                 }
             }
         });
-        let (head, body) = text.split_once("\r\n\r\n").expect("a head");
-        let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).expect("a status");
-        Asked { status, body: body.to_owned(), text }
+        Asked::read(text)
     }
 
     /// Runs work on a thread in the pod's network.

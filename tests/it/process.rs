@@ -142,8 +142,7 @@ async fn too_few_files_are_named_and_a_soft_limit_is_raised_first() {
 #[tokio::test]
 async fn a_second_signal_ends_at_once() {
     let mock = upstream().await;
-    let (mut binary, addr) = Binary::proxy(mock.addr()).await;
-    binary.stderr_line("cache warmed up").await;
+    let (mut binary, addr, _) = Binary::ready(None, mock.addr(), &[]).await;
     mock.fault(Fault::Hang);
     let mut client = Connection::open(addr).await;
     client.send(request("/computeMetadata/v1/instance/cpu-platform")).await;
@@ -159,8 +158,7 @@ async fn a_second_signal_ends_at_once() {
 #[tokio::test]
 async fn sigterm_finishes_what_is_in_flight_and_exits_with_0() {
     let mock = upstream().await;
-    let (mut binary, addr) = Binary::proxy(mock.addr()).await;
-    binary.stderr_line("cache warmed up").await;
+    let (mut binary, addr, _) = Binary::ready(None, mock.addr(), &[]).await;
     mock.reset_counters();
     mock.fault(Fault::Delay(Duration::from_millis(700)));
     let in_flight = tokio::spawn(async move { get(addr, "/computeMetadata/v1/instance/cpu-platform").await });
@@ -176,17 +174,7 @@ async fn sigterm_finishes_what_is_in_flight_and_exits_with_0() {
 #[tokio::test]
 async fn the_drain_timeout_cuts_what_takes_too_long_and_says_so() {
     let mock = upstream().await;
-    let upstream = format!("http://{}", mock.addr());
-    let mut binary = Binary::start(&[
-        "--addr=127.0.0.1:0",
-        "--metrics-addr=127.0.0.1:0",
-        "--upstream",
-        &upstream,
-        "--drain-timeout=200ms",
-    ]);
-    let line = binary.stderr_line("serving pods").await;
-    let addr = Binary::addr_in(&line);
-    binary.stderr_line("cache warmed up").await;
+    let (mut binary, addr, _) = Binary::ready(None, mock.addr(), &["--drain-timeout=200ms"]).await;
     mock.fault(Fault::Hang);
     let mut client = Connection::open(addr).await;
     client.send(request("/computeMetadata/v1/instance/cpu-platform")).await;
@@ -201,8 +189,7 @@ async fn the_drain_timeout_cuts_what_takes_too_long_and_says_so() {
 #[tokio::test]
 async fn sigterm_answers_those_who_wait_for_a_change_and_does_not_wait_for_it() {
     let mock = upstream().await;
-    let (mut binary, addr) = Binary::proxy(mock.addr()).await;
-    binary.stderr_line("cache warmed up").await;
+    let (mut binary, addr, _) = Binary::ready(None, mock.addr(), &[]).await;
     let mut watcher = Connection::open(addr).await;
     watcher.send(request("/computeMetadata/v1/instance/cpu-platform?wait_for_change=true")).await;
     eventually("the watch is upstream", || mock.in_flight() == 1).await;

@@ -14,8 +14,7 @@ const DEFAULT: &str = "/computeMetadata/v1/instance/service-accounts/default/tok
 /// Starts a mock with slow responses, so that callers overlap, and the binary in front of it.
 async fn start() -> (Handle, Binary, SocketAddr) {
     let mock = upstream().await;
-    let (mut binary, addr) = Binary::proxy(mock.addr()).await;
-    binary.stderr_line("cache warmed up: the default token and common values are cached").await;
+    let (binary, addr, _) = Binary::ready(None, mock.addr(), &[]).await;
     mock.reset_counters();
     (mock, binary, addr)
 }

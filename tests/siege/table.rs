@@ -88,15 +88,7 @@ const fn of(name: &'static str, burdens: &'static [(usize, Burden)]) -> Siege {
 }
 
 const fn crowd(name: &'static str, clients: usize, arguments: &'static [&'static str]) -> Siege {
-    Siege {
-        name,
-        attack: Attack::Crowd(clients),
-        honest: Honest::OtherPods,
-        arguments,
-        limits: Limits::Memory,
-        family: Family::V4,
-        emulated: AtFullSize,
-    }
+    Siege { attack: Attack::Crowd(clients), arguments, ..of(name, &[]) }
 }
 
 /// Under the limits of the manifests: 25 MiB and 30m of CPU.
