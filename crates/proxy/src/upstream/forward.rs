@@ -94,14 +94,6 @@ fn may_pass(request: &Request) -> bool {
     request.principal == Principal::Node || !is_of_node()
 }
 
-fn kind_of(request: &Request) -> RequestKind {
-    if request.hangs() {
-        RequestKind::Hanging { timeout_sec: request.query.timeout_seconds() }
-    } else {
-        RequestKind::Ordinary
-    }
-}
-
 /// Writes the upstream request. All of it was checked when the request was parsed: a canonical path, an encoded query, and
 /// valid header values.
 fn outgoing(request: &mut Request) -> Outgoing {
@@ -118,15 +110,18 @@ fn outgoing(request: &mut Request) -> Outgoing {
     add(&METADATA_FLAVOR, &GOOGLE);
     forwarded(&request.headers).for_each(|(name, value)| add(&name, value));
     bytes.extend_from_slice(b"\r\n");
-    let (kind, mut headers) = (kind_of(request), mem::take(&mut request.headers));
-    // A hanging GET may wait for hours, so it keeps no spare memory.
-    let hangs = matches!(kind, RequestKind::Hanging { .. });
-    if hangs {
+    let mut headers = mem::take(&mut request.headers);
+    let kind = if request.hangs() {
+        // It may wait for hours, so it keeps no spare memory.
         bytes.shrink_to_fit();
-    }
-    if hangs || !reply::reusable(&mut headers) {
         headers = HeaderMap::new();
-    }
+        RequestKind::Hanging { timeout_sec: request.query.timeout_seconds() }
+    } else {
+        if !reply::reusable(&mut headers) {
+            headers = HeaderMap::new();
+        }
+        RequestKind::Ordinary
+    };
     Outgoing { bytes, is_head, endpoint: (&*request).into(), kind, peer: request.peer, headers }
 }
 
