@@ -37,6 +37,7 @@ pub mod attempt;
 mod google;
 mod halt;
 mod handed;
+mod haste;
 mod iam;
 mod kept;
 pub mod metrics;
@@ -65,6 +66,7 @@ use zeroize::Zeroizing;
 pub use google::Google;
 use halt::{Halt, no_token, refused};
 pub use handed::{ExportedWorkload, NotTaken, WorkloadRecord};
+use haste::Haste;
 use kept::Ask;
 pub use kept::Kept;
 use metrics::ExchangeMetrics;
@@ -164,7 +166,7 @@ impl WorkloadSource {
         let Principal::Workload(number) = key.principal else { return Err(TokenFailure::ForeignPrincipal.into()) };
         let deadline = Instant::now() + TIMEOUT;
         let steps = self.steps(number).await?;
-        let fetched = self.token(&steps, key, deadline, urgency).await;
+        let fetched = self.token(&steps, key, deadline, &urgency.into()).await;
         fetched.map_err(|why| match &why {
             NoToken::Failed(failure) => match **failure {
                 TokenFailure::Exchange(ExchangeFailure::Slow(None, time), _) => {
@@ -180,13 +182,7 @@ impl WorkloadSource {
         })
     }
 
-    async fn token(
-        &self,
-        steps: &Steps,
-        key: &TokenKey,
-        deadline: Instant,
-        urgency: Urgency,
-    ) -> Result<Fetched, NoToken> {
+    async fn token(&self, steps: &Steps, key: &TokenKey, deadline: Instant, haste: &Haste) -> Result<Fetched, NoToken> {
         steps.stages.asked(BootTime::now());
         if !self.means.workloads.names().is_some_and(|names| names.is_own(&key.account, &steps.workload)) {
             return Err(refused(StatusCode::NOT_FOUND, NO_SUCH_ACCOUNT));
@@ -202,10 +198,10 @@ impl WorkloadSource {
                 let is_federated = !is_linked && bound_to.is_none() && matches!(scopes, "" | sts::CLOUD_PLATFORM);
                 let secret = if is_federated {
                     self.askers.saw(&steps.workload);
-                    steps.federated(Want::Young, deadline, urgency).await?
+                    steps.federated(Want::Young, deadline, haste).await?
                 } else {
                     let ask = Ask { kind: key.kind, what: scopes.into(), bound_to };
-                    steps.google_token(&ask, deadline, urgency).await?
+                    steps.google_token(&ask, deadline, haste).await?
                 };
                 let source = if is_linked { ExchangeFailure::Iam } else { ExchangeFailure::Sts };
                 let token = AccessToken::bearer(Zeroizing::new(secret.text.as_str().to_owned()))
@@ -224,7 +220,7 @@ impl WorkloadSource {
                     return Err(refused(StatusCode::NOT_FOUND, not_annotated(&steps.workload)));
                 }
                 let ask = Ask { kind: key.kind, what: audience.into(), bound_to: None };
-                let secret = steps.google_token(&ask, deadline, urgency).await?;
+                let secret = steps.google_token(&ask, deadline, haste).await?;
                 Ok(secret.given_as(Token::Identity(secret::bytes(Arc::clone(&secret)))))
             }
         }

@@ -73,14 +73,15 @@ impl WorkloadSource {
     /// Renews the tokens of a workload that are due. Failures are logged by the steps.
     async fn renew(&self, number: WorkloadId) -> Result<(), NoToken> {
         let steps = self.steps(number).await?;
+        let haste = Urgency::Background.into();
         // First, because a federated token ends with the Kubernetes token that it was given for.
-        steps.subject(Urgency::Background).await?;
+        steps.subject(&haste).await?;
         steps.stages.subject.settled().await;
         if steps.stages.subject.is_aging(BootTime::now()) {
             // It was not renewed, so a new federated token would end with the old one.
             return Err(no_token(ExchangeFailure::Slow(Some(TokenServer::Kubernetes), MAX_FLIGHT)));
         }
-        steps.federated_now(Want::Young, (patiently(), Urgency::Background), None).await?;
+        steps.federated_now(Want::Young, (patiently(), &haste), None).await?;
         steps.stages.federated.settled().await;
         if steps.stages.federated.is_aging(BootTime::now()) {
             return Err(no_token(ExchangeFailure::Slow(Some(TokenServer::Sts), MAX_FLIGHT)));

@@ -4,7 +4,8 @@
 //! the others:
 //!
 //! - Each has [`MAX_REQUESTS`] places. The workload with the fewest requests is next ([`Flights`]).
-//! - Requests that nobody waits for take at most [`MAX_BACKGROUND`] of them.
+//! - Requests that nobody waits for take at most [`MAX_BACKGROUND`] of them. One that waits for such a place goes on at once when a
+//!   client joins it.
 //! - If it fails for several workloads, a [`Breaker`] lets one request through each [`PROBE_INTERVAL`], until one does
 //!   not fail. The others fail at once. A request to Google takes 5 s at most, so a stalled server has five at a time; one to the API
 //!   server takes 10 s until its answer begins and 10 s until that ends, so it has twenty.
@@ -24,6 +25,7 @@ use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 use super::halt::Halt;
+use super::haste::Haste;
 use super::metrics::Spent;
 use super::quotas::{Payer, Quotas};
 use super::rest::Rest;
@@ -52,7 +54,7 @@ const USED_UP: &str = "it returned 429 Too Many Requests, and is asked less ofte
 #[derive(Debug, Clone)]
 pub(super) struct Turn {
     pub(super) workload: WorkloadId,
-    pub(super) urgency: Urgency,
+    pub(super) haste: Haste,
     pub(super) payer: Payer,
 }
 
@@ -100,15 +102,18 @@ impl Server {
     /// Sends a request when there is a place for it. Fails at once, without sending it, while the breaker holds it back.
     pub(super) async fn ask<T, E: Fault>(
         &self,
-        Turn { workload, urgency, payer }: Turn,
+        Turn { workload, haste, payer }: Turn,
         request: impl Future<Output = Result<T, E>>,
     ) -> Result<Result<T, E>, Halt> {
-        let _background = match urgency {
-            Urgency::Background => Some(self.background.acquire().await),
-            Urgency::Demanded => None,
+        let _background = tokio::select! {
+            biased;
+            () = haste.demanded() => None,
+            place = self.background.acquire() => Some(place),
         };
         let client = Some(workload);
         let _place = self.places.begin(client, Arc::new(Shared)).await;
+        // A client may have joined while it waited.
+        let urgency = haste.now();
         let began = Instant::now();
         let quota = self.quotas.of(&payer, began);
         let held_back = |left| self.held_back(payer.withheld(), left);
@@ -140,10 +145,10 @@ impl Server {
 
     /// The rest after a 429. What pods wait for is asked for again when the quota allows it. A 429 that no pod waited for holds back
     /// only what no pod waits for: no pod waits behind it.
-    pub(super) fn rest_after_429(&self, Turn { urgency, payer, .. }: &Turn) -> Rest {
+    pub(super) fn rest_after_429(&self, Turn { haste, payer, .. }: &Turn) -> Rest {
         let now = Instant::now();
-        match urgency {
-            Urgency::Demanded => Rest::Held(self.quotas.of(payer, now).left(*urgency, now)),
+        match haste.now() {
+            urgency @ Urgency::Demanded => Rest::Held(self.quotas.of(payer, now).left(urgency, now)),
             Urgency::Background => Rest::Unasked,
         }
     }
@@ -285,7 +290,7 @@ mod tests {
     }
 
     fn turn(workload: u64, urgency: Urgency) -> Turn {
-        Turn { workload: WorkloadId(workload), urgency, payer: Payer::default() }
+        Turn { workload: WorkloadId(workload), haste: urgency.into(), payer: Payer::default() }
     }
 
     async fn fails(server: &Server, workload: u64) -> Result<Result<(), Failed>, Halt> {

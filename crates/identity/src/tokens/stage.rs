@@ -13,6 +13,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 use super::TIMEOUT;
 use super::halt::{Halt, no_token, resting};
+use super::haste::Haste;
 use super::secret::{Secret, Want};
 use base::clock::BootTime;
 use proxy::failure::ExchangeFailure;
@@ -43,8 +44,8 @@ pub(super) struct Stage(SingleFlight<State, Outcome>);
 struct State {
     kept: Option<Arc<Secret>>,
     failed: Option<Remembered<NoToken>>,
-    /// Whether the last flight began for nobody that waits.
-    is_background: bool,
+    /// That of the last flight.
+    haste: Haste,
     /// Consecutive failures since the last token, each within [`SAME_TROUBLE`] after the rest before it, that
     /// [count](super::rest::Rest::is_counted).
     failures: u32,
@@ -54,35 +55,44 @@ struct State {
 enum Look {
     Kept(Arc<Secret>),
     Failed(NoToken),
-    /// A flight, a fallback token, and whether the flight began in the background.
-    Flying(Landing<Outcome>, Option<Arc<Secret>>, bool),
+    /// A flight, a fallback token, and the urgency of the flight.
+    Flying(Landing<Outcome>, Option<Arc<Secret>>, Haste),
 }
 
 impl Stage {
     /// Returns the token. Begins a flight with `work` if needed, and waits for it until `deadline`. `work` is told its
-    /// urgency: [`Urgency::Background`] if there is a valid token that does not end soon. If a flight that nobody waited
-    /// for fails, a caller that waits begins another one.
-    pub(super) async fn get<W, F>(&self, want: Want, (deadline, urgency): (Instant, Urgency), work: W) -> Outcome
+    /// urgency: [`Urgency::Background`] if there is a valid token that does not end soon. A flight that began for nobody becomes
+    /// urgent with a caller that waits without a token, and if it fails, that one begins another.
+    pub(super) async fn get<W, F>(&self, want: Want, (deadline, haste): (Instant, &Haste), work: W) -> Outcome
     where
-        W: FnOnce(Urgency) -> F,
+        W: FnOnce(Haste) -> F,
         F: Future<Output = Result<Secret, Halt>> + Send + 'static,
     {
         let mut work = Some(work);
         loop {
-            let (mut landing, otherwise, is_background) = match self.look(want, urgency, &mut work) {
+            let (mut landing, otherwise, flight) = match self.look(want, haste.now(), &mut work) {
                 Look::Kept(secret) => return Ok(secret),
                 Look::Failed(why) => return Err(why),
-                Look::Flying(landing, otherwise, is_background) => (landing, otherwise, is_background),
+                Look::Flying(landing, otherwise, flight) => (landing, otherwise, flight),
             };
             // A caller with a valid token waits only briefly.
             let deadline = otherwise.as_ref().map_or(deadline, |_| deadline.min(Instant::now() + MAX_RENEWAL_WAIT));
-            let outcome = match timeout_at(deadline, landing.result()).await {
+            let result = async {
+                tokio::select! {
+                    biased;
+                    result = landing.result() => return result,
+                    // At once, or when a client joins the caller's own flight.
+                    () = haste.demanded(), if otherwise.is_none() => flight.hurry(),
+                }
+                landing.result().await
+            };
+            let outcome = match timeout_at(deadline, result).await {
                 Ok(Some(outcome)) => outcome,
                 // The deadline, or a panic in the flight.
                 Ok(None) | Err(_) => Err(slow()),
             };
             let outcome = outcome.or_else(|why| otherwise.filter(|kept| kept.is_valid(BootTime::now())).ok_or(why));
-            let is_anothers = is_background && urgency == Urgency::Demanded && work.is_some();
+            let is_anothers = flight.began == Urgency::Background && haste.now() == Urgency::Demanded && work.is_some();
             if outcome.is_ok() || !is_anothers || Instant::now() >= deadline {
                 return outcome;
             }
@@ -92,7 +102,7 @@ impl Stage {
     /// Takes `work` if it begins a flight.
     fn look<W, F>(&self, want: Want, urgency: Urgency, work: &mut Option<W>) -> Look
     where
-        W: FnOnce(Urgency) -> F,
+        W: FnOnce(Haste) -> F,
         F: Future<Output = Result<Secret, Halt>> + Send + 'static,
     {
         let now = BootTime::now();
@@ -109,18 +119,19 @@ impl Stage {
         let has_time = kept.as_ref().is_some_and(|kept| !kept.ends_soon(now));
         let urgency = if has_time { Urgency::Background } else { urgency };
         if state.flight().is_none() {
-            state.is_background = urgency == Urgency::Background;
+            state.haste = urgency.into();
         }
+        let haste = state.haste.clone();
         let landing = state.join(
             || {
                 let work = work.take().expect("it is taken once: no later look follows a flight of its own");
-                timeout(MAX_FLIGHT, work(urgency))
+                timeout(MAX_FLIGHT, work(haste.clone()))
             },
             |state, outcome| state.land(outcome.unwrap_or_else(|_| Err(slow().into()))),
         );
         match kept {
             Some(kept) if want == Want::Valid => Look::Kept(kept),
-            kept => Look::Flying(landing, kept, state.is_background),
+            kept => Look::Flying(landing, kept, haste),
         }
     }
 

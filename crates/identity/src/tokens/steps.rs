@@ -15,6 +15,7 @@ use tokio::time::Instant;
 
 use super::google::Google;
 use super::halt::Halt;
+use super::haste::Haste;
 use super::iam::{Impersonation, NotIssued};
 use super::kept::{Ask, Stages};
 use super::metrics::{ExchangeMetrics, Step};
@@ -132,9 +133,9 @@ pub(super) fn patiently() -> Instant {
 
 impl Steps {
     /// The workload's Kubernetes token.
-    pub(super) async fn subject(&self, urgency: Urgency) -> Result<Arc<Secret>, NoToken> {
+    pub(super) async fn subject(&self, haste: &Haste) -> Result<Arc<Secret>, NoToken> {
         let steps = self.clone();
-        let work = |urgency| async move {
+        let work = |haste: Haste| async move {
             // Annotations are read again with each renewal. If they have changed, this workload gets another number.
             steps.means.workloads.recheck(steps.number);
             let sponsors = steps.sponsors();
@@ -142,11 +143,11 @@ impl Steps {
                 // Without a request, nothing is known of the API server.
                 Err(NotIssuedHere::NoPod(steps.no_sponsor()))
             } else {
-                steps.ask(Step::Kubernetes, urgency, steps.ask_for_subject(sponsors)).await?
+                steps.ask(Step::Kubernetes, &haste, steps.ask_for_subject(sponsors)).await?
             };
-            steps.counted(Step::Kubernetes, urgency, issued.map_err(|error| error.halt()))
+            steps.counted(Step::Kubernetes, &haste, issued.map_err(|error| error.halt()))
         };
-        self.stages.subject.get(Want::Young, (patiently(), urgency), work).await
+        self.stages.subject.get(Want::Young, (patiently(), haste), work).await
     }
 
     /// The pods to which the token can be bound.
@@ -179,13 +180,13 @@ impl Steps {
         Err(NotIssuedHere::NoPod(why))
     }
 
-    pub(super) fn turn(&self, step: Step, urgency: Urgency) -> Turn {
+    pub(super) fn turn(&self, step: Step, haste: &Haste) -> Turn {
         let payer = match step {
             Step::Kubernetes => Payer::default(),
             Step::Sts => Payer::at_sts(&self.link),
             Step::Iam => Payer::at_iam(&self.link),
         };
-        Turn { workload: self.number, urgency, payer }
+        Turn { workload: self.number, haste: haste.clone(), payer }
     }
 
     /// The server that a missing token waits for.
@@ -202,15 +203,10 @@ impl Steps {
 
     /// The workload's token for all of Google's APIs, until `deadline`. One that is due is renewed when the pace of renewals allows
     /// it, or when it ends soon.
-    pub(super) async fn federated(
-        &self,
-        want: Want,
-        deadline: Instant,
-        urgency: Urgency,
-    ) -> Result<Arc<Secret>, NoToken> {
+    pub(super) async fn federated(&self, want: Want, deadline: Instant, haste: &Haste) -> Result<Arc<Secret>, NoToken> {
         let now = BootTime::now();
         let Some(kept) = self.stages.federated.aging(now) else {
-            return self.federated_now(want, (deadline, urgency), None).await;
+            return self.federated_now(want, (deadline, haste), None).await;
         };
         let renewals = &self.means.renewals;
         let turn = match renewals.take(kept.expires, now) {
@@ -218,19 +214,19 @@ impl Steps {
             None if kept.ends_soon(now) => renewals.take_next(kept.expires, now),
             None => return Ok(kept),
         };
-        self.federated_now(want, (deadline, urgency), Some(turn)).await
+        self.federated_now(want, (deadline, haste), Some(turn)).await
     }
 
     /// The same, regardless of the pace.
     pub(super) async fn federated_now(
         &self,
         want: Want,
-        patience: (Instant, Urgency),
+        patience: (Instant, &Haste),
         turn: Option<RenewalTurn>,
     ) -> Result<Arc<Secret>, NoToken> {
         let steps = self.clone();
-        let work = |urgency| async move {
-            let issued = steps.exchange(CLOUD_PLATFORM, None, urgency).await;
+        let work = |haste: Haste| async move {
+            let issued = steps.exchange(CLOUD_PLATFORM, None, &haste).await;
             if let Some(turn) = turn {
                 let failure = issued.as_ref().err().map(|halt| &halt.why);
                 steps.means.renewals.ended(turn, failure, BootTime::now(), fastrand::f64());
@@ -241,18 +237,18 @@ impl Steps {
     }
 
     /// Exchanges the Kubernetes token for one with these scopes, separated by spaces.
-    async fn exchange(&self, scopes: &str, bound_to: Option<&Fingerprint>, urgency: Urgency) -> Result<Secret, Halt> {
+    async fn exchange(&self, scopes: &str, bound_to: Option<&Fingerprint>, haste: &Haste) -> Result<Secret, Halt> {
         // A young one, because the token issued for it ends with it.
-        let subject = self.subject(urgency).await?;
+        let subject = self.subject(haste).await?;
         // With a Google account, the request to IAM names the project.
         let quota_project = self.link.quota_project.as_ref().filter(|_| self.link.google_account.is_none());
         let exchange = sts::Exchange { subject: &subject, scopes, quota_project, bound_to };
         let Means { google, federation, .. } = &*self.means;
-        let issued = self.ask(Step::Sts, urgency, exchange.send(google, federation)).await?;
+        let issued = self.ask(Step::Sts, haste, exchange.send(google, federation)).await?;
         if issued.as_ref().is_err_and(sts::refuses_subject) {
             self.stages.subject.is_due_at(&subject, subject.asked + MIN_SUBJECT_AGE_TO_REPLACE);
         }
-        self.counted(Step::Sts, urgency, issued.map_err(|error| sts::halt(error, quota_project.is_some())))
+        self.counted(Step::Sts, haste, issued.map_err(|error| sts::halt(error, quota_project.is_some())))
     }
 
     /// A Google token, which the token cache keeps from now on. Waits until `deadline`.
@@ -260,10 +256,10 @@ impl Steps {
         &self,
         ask: &Ask,
         deadline: Instant,
-        urgency: Urgency,
+        haste: &Haste,
     ) -> Result<Arc<Secret>, NoToken> {
         let stage = self.stages.google_token(ask, BootTime::now())?;
-        let outcome = self.issue(ask, &stage, (deadline, urgency)).await;
+        let outcome = self.issue(ask, &stage, (deadline, haste)).await;
         if outcome.is_ok() {
             self.stages.collected(ask, &stage);
         }
@@ -272,23 +268,24 @@ impl Steps {
 
     /// Fetches the token that pods request first, for their first request to collect.
     pub(super) async fn prepare(&self) -> Result<(), NoToken> {
+        let haste = Urgency::Background.into();
         if self.link.google_account.is_none() {
-            return self.federated(Want::Young, patiently(), Urgency::Background).await.map(drop);
+            return self.federated(Want::Young, patiently(), &haste).await.map(drop);
         }
         let ask = Ask::default_token();
         let stage = self.stages.google_token(&ask, BootTime::now())?;
-        self.issue(&ask, &stage, (patiently(), Urgency::Background)).await.map(drop)
+        self.issue(&ask, &stage, (patiently(), &haste)).await.map(drop)
     }
 
-    async fn issue(&self, ask: &Ask, stage: &Stage, patience: (Instant, Urgency)) -> Result<Arc<Secret>, NoToken> {
+    async fn issue(&self, ask: &Ask, stage: &Stage, patience: (Instant, &Haste)) -> Result<Arc<Secret>, NoToken> {
         let (steps, asked) = (self.clone(), ask.clone());
-        let work = |urgency| async move {
+        let work = |haste: Haste| async move {
             let permits = Arc::clone(&steps.stages.permits);
             let _permit = permits.acquire_owned().await;
             steps.pace(&asked)?;
             match steps.link.google_account.clone() {
-                Some(account) => steps.impersonate(&account, &asked, urgency).await,
-                None => steps.exchange(&asked.scopes(), asked.bound_to.as_deref(), urgency).await,
+                Some(account) => steps.impersonate(&account, &asked, &haste).await,
+                None => steps.exchange(&asked.scopes(), asked.bound_to.as_deref(), &haste).await,
             }
         };
         stage.get(ask.want(), patience, work).await
@@ -318,11 +315,11 @@ impl Steps {
     }
 
     /// A token of a Google account.
-    async fn impersonate(&self, account: &GoogleAccount, ask: &Ask, urgency: Urgency) -> Result<Secret, Halt> {
-        let federated = self.federated(Want::Valid, patiently(), urgency).await?;
+    async fn impersonate(&self, account: &GoogleAccount, ask: &Ask, haste: &Haste) -> Result<Secret, Halt> {
+        let federated = self.federated(Want::Valid, patiently(), haste).await?;
         let impersonation = Impersonation { account, link: &self.link, federated: &federated, ask };
         let Means { google, federation, .. } = &*self.means;
-        let issued = self.ask(Step::Iam, urgency, impersonation.send(google, &federation.iam)).await?;
+        let issued = self.ask(Step::Iam, haste, impersonation.send(google, &federation.iam)).await?;
         let result = issued.map_err(|error| match impersonation.not_issued(error) {
             NotIssued::Halt(halt) => halt,
             // A new one would fare no better, and each attempt would cost an exchange.
@@ -335,25 +332,25 @@ impl Steps {
                 halt
             }
         });
-        self.counted(Step::Iam, urgency, result)
+        self.counted(Step::Iam, haste, result)
     }
 
     /// Sends a request to a server, and logs that it is held back if a pod waits for it.
     async fn ask<T, E: Fault>(
         &self,
         step: Step,
-        urgency: Urgency,
+        haste: &Haste,
         request: impl Future<Output = Result<T, E>>,
     ) -> Result<Result<T, E>, Halt> {
-        self.means.servers.of(step).ask(self.turn(step, urgency), request).await.inspect_err(|halt| {
-            if urgency == Urgency::Demanded {
+        self.means.servers.of(step).ask(self.turn(step, haste), request).await.inspect_err(|halt| {
+            if haste.now() == Urgency::Demanded {
                 self.log(Reason::HeldBack(step.label()), halt);
             }
         })
     }
 
     /// Counts the result of a request to a server, and logs a failure.
-    fn counted(&self, step: Step, urgency: Urgency, result: Result<Secret, Halt>) -> Result<Secret, Halt> {
+    fn counted(&self, step: Step, haste: &Haste, result: Result<Secret, Halt>) -> Result<Secret, Halt> {
         self.means.metrics.count(step, result.as_ref().err());
         result.map_err(|halt| {
             self.log(Reason::Server(step.label(), halt.status()), &halt);
@@ -361,7 +358,7 @@ impl Steps {
                 // No quota of a minute as Google's are, so each workload waits for itself. And not longer each time: the API server
                 // knows best when it can take the next request.
                 Rest::Throttled(least) if step == Step::Kubernetes => Rest::Demanded(least),
-                Rest::Throttled(_) => self.means.servers.of(step).rest_after_429(&self.turn(step, urgency)),
+                Rest::Throttled(_) => self.means.servers.of(step).rest_after_429(&self.turn(step, haste)),
                 rest => rest,
             };
             Halt { rest, ..halt }

@@ -293,7 +293,8 @@ async fn no_token_is_shown() {
     let fetched = lab.source.fetch(&key(lab.number, TOKEN), None, Urgency::Demanded).await.expect("a token");
     let identity = lab.source.fetch(&key(lab.number, IDENTITY), None, Urgency::Demanded).await.expect("a token");
     let federated = lab.source.steps(lab.number).await.expect("a link");
-    let secret = federated.federated(Want::Valid, Instant::now() + TIMEOUT, Urgency::Demanded).await.expect("kept");
+    let secret =
+        federated.federated(Want::Valid, Instant::now() + TIMEOUT, &Urgency::Demanded.into()).await.expect("kept");
     assert_eq!(secret.text.as_str(), "fed-1");
     let shown =
         format!("{:?} {fetched:?} {identity:?} {federated:?} {secret:?} {:#?}", lab.source, federated.stages.federated);

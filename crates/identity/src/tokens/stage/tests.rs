@@ -32,7 +32,7 @@ impl Work {
                 Some(rest) => Err(Halt { why: no_token(ExchangeFailure::Sts(number.to_string())), rest }),
             }
         };
-        let got = stage.get(want, (deadline, Urgency::Demanded), work).await;
+        let got = stage.get(want, (deadline, &Urgency::Demanded.into()), work).await;
         got.map(|secret| secret.text.to_string()).map_err(|why| why.to_string())
     }
 }
@@ -169,12 +169,12 @@ async fn a_token_that_ends_soon_is_renewed_as_if_there_were_none() {
         work.get(&stage, Want::Young).await.expect("a token");
         sleep(Duration::from_millis((3600 - left) * 1000 - 100)).await;
         let (sender, told) = tokio::sync::oneshot::channel();
-        let got = |urgency| async move {
-            sender.send(urgency).expect("it is waited for");
+        let got = |haste: Haste| async move {
+            sender.send(haste.now()).expect("it is waited for");
             Err(Halt::failed(ExchangeFailure::Sts("away".to_owned())))
         };
         let deadline = Instant::now() + Duration::from_secs(2);
-        stage.get(Want::Young, (deadline, Urgency::Demanded), got).await.expect("the one before");
+        stage.get(Want::Young, (deadline, &Urgency::Demanded.into()), got).await.expect("the one before");
         assert_eq!(told.await, Ok(expected), "{left} s");
         sleep(Duration::from_secs(400)).await;
     }
@@ -184,13 +184,13 @@ async fn a_token_that_ends_soon_is_renewed_as_if_there_were_none() {
 async fn whoever_waits_does_not_share_the_failure_of_a_flight_that_began_for_nobody() {
     let (stage, mut work) = (Stage::default(), Work::new());
     work.rest = Some(Rest::Unasked);
-    let renewing = |urgency| {
+    let renewing = |urgency: Urgency| {
         let (stage, held_back) = (stage.clone(), Halt::resting(ExchangeFailure::Sts("held back".to_owned())));
         let work = |_| async {
             sleep(Duration::from_millis(100)).await;
             Err(held_back)
         };
-        tokio::spawn(async move { stage.get(Want::Young, (Instant::now() + MAX_FLIGHT, urgency), work).await })
+        tokio::spawn(async move { stage.get(Want::Young, (Instant::now() + MAX_FLIGHT, &urgency.into()), work).await })
     };
     let renewal = renewing(Urgency::Background);
     sleep(Duration::from_millis(50)).await;

@@ -1,12 +1,17 @@
 //! The tokens that are fetched in advance, and their use by requests.
 
+use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 
+use super::super::metrics::Step;
+use super::super::not_given::NotGiven;
 use super::super::prefetch::{START_SPREAD, prefetch};
+use super::super::server::MAX_BACKGROUND;
 use super::lab::{Does, GOOGLE_ACCOUNT, Lab};
+use proxy::tokens::Urgency;
 
 /// A lab whose pods are known, and the task.
 fn prefetching(annotation: &'static str) -> Lab {
@@ -83,4 +88,30 @@ async fn a_prefetch_pauses_for_longer_each_time() {
     sleep(START_SPREAD + Duration::from_secs(1)).await;
     let [_, exchanges, _] = lab.servers.counts();
     assert!((1..=5).contains(&exchanges), "{exchanges}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_does_not_wait_for_a_place_of_what_nobody_waits_for() {
+    for annotation in [GOOGLE_ACCOUNT, ""] {
+        let lab = Lab::new(annotation);
+        let held = lab.source.steps(lab.number).await.expect("a link");
+        for _ in 0..MAX_BACKGROUND {
+            let held = held.clone();
+            tokio::spawn(async move {
+                let turn = held.turn(Step::Sts, &Urgency::Background.into());
+                held.means.servers.sts.ask(turn, pending::<Result<(), NotGiven>>()).await
+            });
+        }
+        let steps = held.clone();
+        tokio::spawn(async move { steps.prepare().await });
+        sleep(Duration::from_secs(5)).await;
+        assert_eq!(lab.servers.counts(), [1, 0, 0], "all places are taken");
+        // A pod that asks and leaves at once has it fetched.
+        assert!(timeout(Duration::from_millis(1), lab.ask("default/token")).await.is_err());
+        let began = Instant::now();
+        lab.token("default/token").await;
+        assert!(began.elapsed() < Duration::from_millis(250), "{annotation}: {:?}", began.elapsed());
+        let is_linked = usize::from(!annotation.is_empty());
+        assert_eq!(lab.servers.counts(), [1, 1, is_linked], "each server once");
+    }
 }

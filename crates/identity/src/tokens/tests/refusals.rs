@@ -244,11 +244,12 @@ async fn a_workload_pays_for_iam_and_for_exchanges_that_name_its_project() {
     let linked = lab.source.steps(lab.number).await.expect("a link");
     let annotations = Annotations { quota_project: Some("bank".to_owned()), ..Annotations::default() };
     let unlinked = Steps { link: Link::parse(&annotations).expect("a link"), ..linked.clone() };
+    let demanded = Urgency::Demanded.into();
     for (steps, is_pools) in [(&linked, true), (&unlinked, false)] {
-        assert_eq!(steps.turn(Step::Sts, Urgency::Demanded).payer == Payer::default(), is_pools);
-        assert_eq!(steps.turn(Step::Kubernetes, Urgency::Demanded).payer, Payer::default());
+        assert_eq!(steps.turn(Step::Sts, &demanded).payer == Payer::default(), is_pools);
+        assert_eq!(steps.turn(Step::Kubernetes, &demanded).payer, Payer::default());
     }
-    let at_iam = linked.turn(Step::Iam, Urgency::Demanded).payer;
+    let at_iam = linked.turn(Step::Iam, &demanded).payer;
     assert_eq!(at_iam, Payer::at_iam(&linked.link));
     assert_ne!(at_iam, Payer::default());
 }
