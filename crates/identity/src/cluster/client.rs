@@ -58,15 +58,20 @@ pub(super) struct Clients {
     renewing: tokio::sync::Mutex<()>,
 }
 
-/// The action of a request when the client is due.
+/// A client, and its number: the next one that is made has the next number.
+type Numbered = (Client, u64);
+
+/// The action of a request.
 enum Turn<'a> {
-    Use(Client),
+    /// Use this client, or fail as the last attempt to make one did.
+    Use(Result<Numbered, ClusterError>),
     /// Make the next client. No other request makes one until the guard is dropped.
     Make(tokio::sync::MutexGuard<'a, ()>),
 }
 
 struct Current {
     client: Client,
+    number: u64,
     /// The API server's URL.
     server: String,
     /// When the files were read.
@@ -81,18 +86,30 @@ struct Current {
 impl Current {
     fn new(server: String, client: Client) -> Self {
         let read = Instant::now();
-        Self { client, server, read, renew_at: Some(read + MAX_AGE), is_refused: false, error: None }
+        Self { client, number: 0, server, read, renew_at: Some(read + MAX_AGE), is_refused: false, error: None }
     }
 
-    /// The client, unless it is due for renewal.
-    fn unless_due(&self) -> Option<Client> {
+    /// The client, unless it is due for renewal. The error, if its credential was refused and the next one could not be read.
+    fn unless_due(&self) -> Option<Result<Numbered, ClusterError>> {
         let is_due = self.renew_at.is_some_and(|renew_at| Instant::now() >= renew_at);
-        (!is_due).then(|| self.client.clone())
+        (!is_due).then(|| match &self.error {
+            Some(error) if self.is_refused => Err(ClusterError::Unread(error.clone())),
+            _ => Ok(self.numbered()),
+        })
     }
 
     /// The client, due or not, unless its credential was refused.
-    fn unless_refused(&self) -> Option<Client> {
-        (!self.is_refused).then(|| self.client.clone())
+    fn unless_refused(&self) -> Option<Numbered> {
+        (!self.is_refused).then(|| self.numbered())
+    }
+
+    fn doubted(&mut self) {
+        let soon = self.read + MAX_DOUBTED_AGE;
+        self.renew_at = self.renew_at.map(|renew_at| renew_at.min(soon));
+    }
+
+    fn numbered(&self) -> Numbered {
+        (self.client.clone(), self.number)
     }
 }
 
@@ -127,9 +144,9 @@ impl Clients {
 
     /// A client with the current credential. While that cannot be read, the client with the previous one, which may
     /// still be valid; but not once it was refused.
-    pub(super) async fn current(&self) -> Result<Client, ClusterError> {
+    pub(super) async fn current(&self) -> Result<Numbered, ClusterError> {
         match self.turn().await {
-            Turn::Use(client) => Ok(client),
+            Turn::Use(client) => client,
             Turn::Make(_renewing) => self.renewed(current(&self.settings, self.name).await),
         }
     }
@@ -144,7 +161,7 @@ impl Clients {
             renewing
         } else {
             if let Some(client) = self.current.lock().unless_refused() {
-                return Turn::Use(client);
+                return Turn::Use(Ok(client));
             }
             self.renewing.lock().await
         };
@@ -153,37 +170,40 @@ impl Clients {
         made.map_or(Turn::Make(renewing), Turn::Use)
     }
 
-    fn renewed(&self, renewed: Result<Current, ClusterError>) -> Result<Client, ClusterError> {
+    fn renewed(&self, renewed: Result<Current, ClusterError>) -> Result<Numbered, ClusterError> {
         let mut current = self.current.lock();
         match renewed {
-            Ok(renewed) => *current = renewed,
-            Err(error) if current.is_refused => return Err(error),
+            Ok(renewed) => *current = Current { number: current.number + 1, ..renewed },
             Err(error) => {
-                let error = error.to_string();
-                if current.error.as_ref() != Some(&error) {
+                current.read = Instant::now();
+                let said = current.error.replace(error.to_string());
+                if current.is_refused {
+                    current.renew_at = Some(current.read + MAX_DOUBTED_AGE);
+                    return Err(error);
+                }
+                if said != current.error {
                     tracing::warn!("{error}; keeping the previous credential");
                 }
-                current.read = Instant::now();
                 current.renew_at = Some(current.read + MAX_AGE);
-                current.error = Some(error);
             }
         }
-        Ok(current.client.clone())
+        Ok(current.numbered())
     }
 
-    /// Records that the credential was refused: no request uses it while the next one is read. It may have been that of the client
-    /// before: requests that were sent with it end later.
-    pub(super) fn refused(&self) {
-        self.doubted();
-        self.current.lock().is_refused = true;
+    /// Records that the credential of the client with this number was refused: no request uses it while the next one is read. Requests
+    /// that were sent by the client before may end later, and say nothing about this one.
+    pub(super) fn refused(&self, number: u64) {
+        let mut current = self.current.lock();
+        if current.number == number {
+            current.is_refused = true;
+            current.doubted();
+        }
     }
 
     /// Records that the client may be of no use: the next one is made from the current contents of the files, unless they were just
     /// read.
     pub(super) fn doubted(&self) {
-        let mut current = self.current.lock();
-        let soon = current.read + MAX_DOUBTED_AGE;
-        current.renew_at = current.renew_at.map(|renew_at| renew_at.min(soon));
+        self.current.lock().doubted();
     }
 }
 
@@ -329,6 +349,17 @@ mod tests {
         Arc::new(clients)
     }
 
+    fn unreadable() -> Result<Current, ClusterError> {
+        let error = "x:y:z".parse::<Uri>().expect_err("no URL");
+        Err(ClusterError::NoAccount(kube::config::InClusterError::ParseClusterUrl(error)))
+    }
+
+    /// The credential in use is refused.
+    fn refuse(clients: &Clients) {
+        let number = clients.current.lock().number;
+        clients.refused(number);
+    }
+
     /// Number of clients made for 50 requests at once, and the time that these take.
     async fn made(clients: &Arc<Clients>) -> (u32, Duration) {
         let (made, began) = (Arc::new(AtomicU32::new(0)), Instant::now());
@@ -337,7 +368,7 @@ mod tests {
             let (clients, made) = (Arc::clone(clients), Arc::clone(&made));
             asking.spawn(async move {
                 match clients.turn().await {
-                    Turn::Use(_) => true,
+                    Turn::Use(client) => client.is_ok(),
                     Turn::Make(_renewing) => {
                         made.fetch_add(1, Relaxed);
                         sleep(Duration::from_secs(1)).await;
@@ -392,11 +423,6 @@ mod tests {
         tokio::time::advance(MAX_AGE / 2).await;
         assert_eq!(made(&clients).await.0, 0, "nobody doubts it");
         clients.doubted();
-        let unreadable = || {
-            Err(ClusterError::NoAccount(kube::config::InClusterError::ParseClusterUrl(
-                "x:y:z".parse::<http::Uri>().expect_err("no URL"),
-            )))
-        };
         clients.renewed(unreadable()).expect("the client before");
         clients.doubted();
         assert_eq!(made(&clients).await.0, 0, "it was just tried");
@@ -407,7 +433,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_refused_credential_is_used_by_nobody_while_the_next_is_read() {
         let clients = clients();
-        clients.refused();
+        refuse(&clients);
         assert_eq!(made(&clients).await, (1, Duration::from_secs(1)));
         assert!(!clients.current.lock().is_refused);
     }
@@ -417,14 +443,48 @@ mod tests {
         let clients = clients();
         assert_eq!(made(&clients).await.0, 1);
         for _ in 0..2 {
-            clients.refused();
+            refuse(&clients);
             assert_eq!(made(&clients).await.0, 0, "it was just read");
             tokio::time::advance(MAX_DOUBTED_AGE).await;
             assert_eq!(made(&clients).await.0, 1);
         }
         // At once, if it was read before.
         tokio::time::advance(MAX_DOUBTED_AGE).await;
-        clients.refused();
+        refuse(&clients);
         assert_eq!(made(&clients).await.0, 1);
+    }
+    #[tokio::test(start_paused = true)]
+    async fn a_credential_that_is_refused_and_cannot_be_read_is_read_once_a_second() {
+        let clients = clients();
+        for _ in 0..2 {
+            refuse(&clients);
+            assert!(matches!(clients.turn().await, Turn::Make(_)));
+            let Err(why) = clients.renewed(unreadable()) else { panic!("it was refused") };
+            for _ in 0..9 {
+                let Turn::Use(Err(again)) = clients.turn().await else { panic!("it was just read") };
+                assert_eq!(again.to_string(), why.to_string());
+            }
+            tokio::time::advance(MAX_DOUBTED_AGE).await;
+        }
+        assert_eq!(made(&clients).await.0, 1);
+        assert_eq!(made(&clients).await.0, 0, "it can be read");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_late_refusal_of_the_credential_before_is_not_one_of_the_next() {
+        let service = tower::service_fn(async |_: http::Request<Body>| {
+            sleep(Duration::from_secs(5)).await;
+            http::Response::builder().status(401).body(Body::empty())
+        });
+        let clients = clients();
+        clients.renewed(Ok(Current::new(String::new(), Client::new(service, "default")))).expect("a client");
+        let sent = clients.send(http::Request::get("/").body(Body::empty()));
+        let replaced = async {
+            sleep(Duration::from_secs(1)).await;
+            clients.renewed(Ok(Current::new(String::new(), client()))).expect("a client");
+        };
+        assert_eq!(tokio::join!(sent, replaced).0.expect("an answer").status(), 401);
+        assert!(!clients.current.lock().is_refused);
+        assert_eq!(made(&clients).await, (0, Duration::ZERO));
     }
 }

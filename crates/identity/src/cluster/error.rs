@@ -42,6 +42,9 @@ pub enum ClusterError {
         server: String,
         error: Box<kube::Error>,
     },
+    /// The credential was refused, and the next one could not be read less than a second ago, for this reason.
+    #[error("{0}")]
+    Unread(String),
 }
 
 /// Error of a request to the API server.

@@ -248,7 +248,7 @@ impl Cluster {
 impl Clients {
     /// Sends a request, and returns any response.
     async fn send(&self, request: http::Result<Request<Body>>) -> Result<Response<Body>, RequestError> {
-        let client = self.current().await?;
+        let (client, number) = self.current().await?;
         let mut request = request.map_err(|error| RequestError::Invalid(error.to_string()))?;
         request.headers_mut().entry(ACCEPT).or_insert(JSON);
         match timeout(RESPONSE_TIMEOUT, client.send(request)).await {
@@ -257,7 +257,12 @@ impl Clients {
                 self.doubted();
                 Err(error::not_sent(self.server(), error))
             }
-            Ok(Ok(response)) => Ok(response),
+            Ok(Ok(response)) => {
+                if response.status() == StatusCode::UNAUTHORIZED {
+                    self.refused(number);
+                }
+                Ok(response)
+            }
         }
     }
 
@@ -267,9 +272,6 @@ impl Clients {
         let status = head.status;
         if matches!(status, StatusCode::OK | StatusCode::CREATED) {
             return Ok(body);
-        }
-        if status == StatusCode::UNAUTHORIZED {
-            self.refused();
         }
         let demanded = retry_after(&head.headers);
         // Reading the message may be slow.
