@@ -22,6 +22,7 @@
 //! | the service account is not known, or was deleted | 503, or 403 | see `workloads` |
 //! | its annotation is malformed | 403 with Google's text | with the next read of it |
 //! | the API server refuses a token | 503 with the missing right | after 10 s |
+//! | the API server refuses the proxy's credential (401) | 503 | after 0.6 to 0.9 s, with the credential that is on disk then |
 //! | the pod that the token is for is gone | another pod is tried, up to 3 | at once |
 //! | the Security Token Service refuses (400, 401, 403) | 403 with its message | after 10 s; after `invalid_grant` with a new Kubernetes token, at most each 5 minutes |
 //! | IAM refuses | its status, with Google's text | after 5 s, doubling to 60 s |

@@ -394,7 +394,10 @@ impl NotIssuedHere {
         let demanded = error.demanded(0.0);
         let rest = match error.failure() {
             Failure::Refused(StatusCode::TOO_MANY_REQUESTS) => Rest::Throttled(demanded),
-            Failure::Refused(status) if status.is_client_error() => return Halt::stays(failure),
+            // The proxy's credential, which 401 is about, is read again within a second.
+            Failure::Refused(status) if status.is_client_error() && status != StatusCode::UNAUTHORIZED => {
+                return Halt::stays(failure);
+            }
             _ if demanded.is_zero() => Rest::Brief,
             _ => Rest::Demanded(demanded),
         };
@@ -407,7 +410,8 @@ impl Fault for NotIssuedHere {
         match self {
             Self::NoPod(_) => false,
             Self::Request(error) => match error.failure() {
-                Failure::Refused(status) => status.is_server_error(),
+                // Without a valid credential of the proxy, no account gets a token.
+                Failure::Refused(status) => status.is_server_error() || status == StatusCode::UNAUTHORIZED,
                 Failure::Cluster
                 | Failure::Connection
                 | Failure::Tls(_)

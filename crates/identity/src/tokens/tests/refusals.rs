@@ -348,3 +348,24 @@ async fn a_missing_right_is_named_and_not_asked_for_all_the_time() {
         assert_eq!(lab.source.means.metrics.counts(Step::Kubernetes), [0, 0, 1, 0, 0, 0]);
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_refused_credential_of_the_proxy_is_nothing_that_an_account_rests_for() {
+    let lab = Lab::new(GOOGLE_ACCOUNT);
+    lab.servers.change(|script| script.kubernetes = Does::Refuse(401, "Unauthorized"));
+    let accounts: Vec<_> = (2..12).map(|pod| key(lab.add(pod, &format!("app{pod}")), TOKEN)).collect();
+    let began = Instant::now();
+    while began.elapsed() < Duration::from_secs(5) {
+        for account in &accounts {
+            assert!(lab.ask_for(account).await.is_err());
+        }
+        sleep(Duration::from_millis(50)).await;
+    }
+    let asked = lab.servers.counts()[0];
+    assert!(asked <= 20, "{asked} in 5 s: no account can get a token");
+    lab.servers.change(|script| script.kubernetes = Does::Issue(3600));
+    sleep(Duration::from_secs(1)).await;
+    for account in &accounts {
+        lab.ask_for(account).await.expect("a token");
+    }
+}
