@@ -67,7 +67,7 @@ pub(super) struct Spent {
 impl Spent {
     pub(super) fn count(&self, urgency: Urgency) {
         match urgency {
-            Urgency::Demanded => self.demanded.inc(),
+            Urgency::Demanded | Urgency::Soon => self.demanded.inc(),
             Urgency::Background => self.optional.inc(),
         }
     }

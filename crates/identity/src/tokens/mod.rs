@@ -173,7 +173,7 @@ impl WorkloadSource {
                 TokenFailure::Exchange(ExchangeFailure::Slow(None, time), _) => {
                     let slow = Halt::from(no_token(ExchangeFailure::Slow(Some(steps.awaited()), time)));
                     if urgency == Urgency::Demanded {
-                        steps.log(Reason::Slow, &slow);
+                        steps.log(Reason::Slow, urgency, &slow);
                     }
                     slow.why
                 }

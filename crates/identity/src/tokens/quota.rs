@@ -53,10 +53,7 @@ struct Pace {
 
 impl Pace {
     fn of(urgency: Urgency) -> Self {
-        match urgency {
-            Urgency::Demanded => DEMANDED,
-            Urgency::Background => BACKGROUND,
-        }
+        if urgency.is_background() { BACKGROUND } else { DEMANDED }
     }
 }
 
@@ -68,10 +65,7 @@ struct Intervals {
 
 impl Intervals {
     fn of(&mut self, urgency: Urgency) -> &mut Interval {
-        match urgency {
-            Urgency::Demanded => &mut self.demanded,
-            Urgency::Background => &mut self.background,
-        }
+        if urgency.is_background() { &mut self.background } else { &mut self.demanded }
     }
 }
 
@@ -155,11 +149,8 @@ impl Quota {
     pub(super) fn used_up(&self, urgency: Urgency, began: Instant, named: Duration, now: Instant, random: f64) {
         let mut intervals = self.0.lock();
         // Where pods' requests get 429, others must not be sent at all.
-        let held_back = match urgency {
-            Urgency::Demanded => &[Urgency::Demanded, Urgency::Background][..],
-            Urgency::Background => &[Urgency::Background],
-        };
-        for of in held_back.iter().copied() {
+        let is_others = (!urgency.is_background()).then_some(Urgency::Background);
+        for of in [urgency].into_iter().chain(is_others) {
             let interval = intervals.of(of);
             if of != urgency {
                 // No longer than the first time: what comes of its own requests is not known.
@@ -182,7 +173,7 @@ impl Quota {
             return;
         }
         interval.steps = match urgency {
-            Urgency::Demanded => interval.steps.saturating_sub(1),
+            Urgency::Demanded | Urgency::Soon => interval.steps.saturating_sub(1),
             // Renewals have a pace of their own. Were they let go one by one, tokens would end before their turn.
             Urgency::Background => 0,
         };

@@ -105,10 +105,13 @@ impl Server {
         Turn { workload, haste, payer }: Turn,
         request: impl Future<Output = Result<T, E>>,
     ) -> Result<Result<T, E>, Halt> {
-        let _background = tokio::select! {
-            biased;
-            () = haste.demanded() => None,
-            place = self.background.acquire() => Some(place),
+        let _background = match haste.now() {
+            Urgency::Demanded | Urgency::Soon => None,
+            Urgency::Background => tokio::select! {
+                biased;
+                () = haste.demanded() => None,
+                place = self.background.acquire() => Some(place),
+            },
         };
         let client = Some(workload);
         let _place = self.places.begin(client, Arc::new(Shared)).await;
@@ -148,7 +151,7 @@ impl Server {
     pub(super) fn rest_after_429(&self, Turn { haste, payer, .. }: &Turn) -> Rest {
         let now = Instant::now();
         match haste.now() {
-            urgency @ Urgency::Demanded => Rest::Held(self.quotas.of(payer, now).left(urgency, now)),
+            urgency @ (Urgency::Demanded | Urgency::Soon) => Rest::Held(self.quotas.of(payer, now).left(urgency, now)),
             Urgency::Background => Rest::Unasked,
         }
     }

@@ -61,7 +61,7 @@ enum Look {
 
 impl Stage {
     /// Returns the token. Begins a flight with `work` if needed, and waits for it until `deadline`. `work` is told its
-    /// urgency: [`Urgency::Background`] if there is a valid token that does not end soon. A flight that began for nobody becomes
+    /// urgency: [`Urgency::Background`] if there is a valid token, or [`Urgency::Soon`] if a caller waits and that ends soon. A flight that began for nobody becomes
     /// urgent with a caller that waits without a token, and if it fails, that one begins another.
     pub(super) async fn get<W, F>(&self, want: Want, (deadline, haste): (Instant, &Haste), work: W) -> Outcome
     where
@@ -92,7 +92,7 @@ impl Stage {
                 Ok(None) | Err(_) => Err(slow()),
             };
             let outcome = outcome.or_else(|why| otherwise.filter(|kept| kept.is_valid(BootTime::now())).ok_or(why));
-            let is_anothers = flight.began == Urgency::Background && haste.now() == Urgency::Demanded && work.is_some();
+            let is_anothers = flight.began.is_background() && !haste.now().is_background() && work.is_some();
             if outcome.is_ok() || !is_anothers || Instant::now() >= deadline {
                 return outcome;
             }
@@ -116,8 +116,11 @@ impl Stage {
             let resting = || Look::Failed(resting(failed.what.clone(), failed.until.since(now)));
             return kept.map_or_else(resting, Look::Kept);
         }
-        let has_time = kept.as_ref().is_some_and(|kept| !kept.ends_soon(now));
-        let urgency = if has_time { Urgency::Background } else { urgency };
+        let urgency = match &kept {
+            Some(kept) if !kept.ends_soon(now) => Urgency::Background,
+            Some(_) if urgency == Urgency::Demanded => Urgency::Soon,
+            _ => urgency,
+        };
         if state.flight().is_none() {
             state.haste = urgency.into();
         }

@@ -49,7 +49,7 @@ const MIN_SUBJECT_AGE_TO_REPLACE: Duration = Duration::from_secs(300);
 /// Minimum interval between log lines about one workload for one reason.
 const LINE_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Maximum pairs of a workload and a reason that have log lines of their own.
+/// Maximum sets of a workload, a reason and what it is for that have log lines of their own.
 const MAX_LINES: usize = 512;
 
 /// Reason why there is no token, for the log.
@@ -66,7 +66,7 @@ pub(super) enum Reason {
 }
 
 /// The log lines about workloads without tokens.
-pub(super) type Lines = SampledBy<(WorkloadId, Reason)>;
+pub(super) type Lines = SampledBy<(WorkloadId, Reason, &'static str)>;
 
 /// Starts without any line.
 pub(super) fn lines() -> Lines {
@@ -282,7 +282,7 @@ impl Steps {
         let work = |haste: Haste| async move {
             let permits = Arc::clone(&steps.stages.permits);
             let _permit = permits.acquire_owned().await;
-            steps.pace(&asked)?;
+            steps.pace(&asked, &haste)?;
             match steps.link.google_account.clone() {
                 Some(account) => steps.impersonate(&account, &asked, &haste).await,
                 None => steps.exchange(&asked.scopes(), asked.bound_to.as_deref(), &haste).await,
@@ -292,7 +292,7 @@ impl Steps {
     }
 
     /// Whether Google may get a request now. There is only one token that pods request first, so it is not limited.
-    fn pace(&self, ask: &Ask) -> Result<(), Halt> {
+    fn pace(&self, ask: &Ask, haste: &Haste) -> Result<(), Halt> {
         if *ask == Ask::default_token() {
             return Ok(());
         }
@@ -309,7 +309,7 @@ impl Steps {
             );
             // Not longer each time: another pod of the account may have taken the turns of this one.
             let halt = Halt { rest: Rest::Held(wait), ..Halt::throttled(Withheld::Pace, text, wait) };
-            self.log(Reason::Pace, &halt);
+            self.log(Reason::Pace, haste.now(), &halt);
             halt
         })
     }
@@ -344,7 +344,7 @@ impl Steps {
     ) -> Result<Result<T, E>, Halt> {
         self.means.servers.of(step).ask(self.turn(step, haste), request).await.inspect_err(|halt| {
             if haste.now() == Urgency::Demanded {
-                self.log(Reason::HeldBack(step.label()), halt);
+                self.log(Reason::HeldBack(step.label()), haste.now(), halt);
             }
         })
     }
@@ -353,7 +353,7 @@ impl Steps {
     fn counted(&self, step: Step, haste: &Haste, result: Result<Secret, Halt>) -> Result<Secret, Halt> {
         self.means.metrics.count(step, result.as_ref().err());
         result.map_err(|halt| {
-            self.log(Reason::Server(step.label(), halt.status()), &halt);
+            self.log(Reason::Server(step.label(), halt.status()), haste.now(), &halt);
             let rest = match halt.rest {
                 // No quota of a minute as Google's are, so each workload waits for itself. And not longer each time: the API server
                 // knows best when it can take the next request.
@@ -365,13 +365,17 @@ impl Steps {
         })
     }
 
-    /// Logs the reason why there is no token, once a minute for each reason.
-    pub(super) fn log(&self, reason: Reason, halt: &Halt) {
+    /// Logs the reason why there is no token, or no next one while pods have one or ask for none, once a minute for each reason.
+    pub(super) fn log(&self, reason: Reason, urgency: Urgency, halt: &Halt) {
         let Workload { namespace, name, .. } = &*self.workload;
-        if let Some(count) = self.means.lines.due((self.number, reason), Instant::now()) {
-            tracing::warn!(count, "no token for pods of {namespace}/{name}: {}", Brief(halt.line()));
+        let what = match urgency {
+            Urgency::Demanded => "no token",
+            Urgency::Soon | Urgency::Background => "no token in advance",
+        };
+        if let Some(count) = self.means.lines.due((self.number, reason, what), Instant::now()) {
+            tracing::warn!(count, "{what} for pods of {namespace}/{name}: {}", Brief(halt.line()));
         } else {
-            tracing::debug!("no token for pods of {namespace}/{name}: {}", halt.line());
+            tracing::debug!("{what} for pods of {namespace}/{name}: {}", halt.line());
         }
     }
 }

@@ -203,6 +203,41 @@ async fn the_log_says_which_account_waits_for_a_slow_server_and_for_one_that_get
 }
 
 #[tokio::test(start_paused = true)]
+async fn the_log_says_that_pods_have_no_token_only_once_they_have_none() {
+    let (log, _logging) = Log::of_this_thread();
+    for does in [Does::PutOff(429, "9"), Does::Fail, Does::Refuse(403, "no")] {
+        let lab = Lab::new("");
+        lab.token(TOKEN).await;
+        sleep(Duration::from_secs(3310)).await;
+        lab.servers.change(|script| script.sts = does.clone());
+        log.take();
+        for _ in 0..270 {
+            assert_eq!(lab.token(TOKEN).await, "fed-1");
+            sleep(Duration::from_secs(1)).await;
+        }
+        let told = log.take();
+        assert!(!told.contains("no token for pods"), "{does:?}: {told}");
+        assert!(told.contains("no token in advance for pods of a/app: "), "{does:?}: {told}");
+        sleep(Duration::from_secs(90)).await;
+        assert!(lab.ask(TOKEN).await.is_err());
+        let told = log.take();
+        assert!(told.contains("no token for pods of a/app: "), "{does:?}: {told}");
+    }
+    // The token cache has the token.
+    let lab = Lab::new(GOOGLE_ACCOUNT);
+    lab.token(TOKEN).await;
+    lab.servers.change(|script| script.iam = Does::PutOff(429, "9"));
+    log.take();
+    for _ in 0..60 {
+        let next = lab.source.fetch(&key(lab.number, TOKEN), None, Urgency::Soon).await;
+        assert!(next.is_err());
+        sleep(Duration::from_secs(1)).await;
+    }
+    let told = log.take();
+    assert!(!told.contains("no token for pods"), "{told}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_account_without_a_link_gets_what_the_exchange_gives() {
     let lab = Lab::new("");
     assert_eq!(lab.token(TOKEN).await, "fed-1");

@@ -49,10 +49,18 @@ pub trait TokenSource: Send + Sync + 'static {
 /// Whether a client waits for a fetch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Urgency {
-    /// A client waits.
+    /// A client waits, and has no token.
     Demanded,
+    /// The token of a client ends soon: the next one is fetched as if a client waited.
+    Soon,
     /// No client waits: a token is renewed, or fetched in advance.
     Background,
+}
+
+impl Urgency {
+    pub fn is_background(self) -> bool {
+        self == Self::Background
+    }
 }
 
 /// A token. Wiped from memory on drop.

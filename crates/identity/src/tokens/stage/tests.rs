@@ -163,9 +163,9 @@ async fn a_rest_that_a_token_allows_ends_with_it_but_not_before_a_server_wants_t
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_token_that_ends_soon_is_renewed_as_if_there_were_none() {
+async fn a_token_that_ends_soon_is_no_renewal_in_the_background() {
     let (stage, work) = (Stage::default(), Work::new());
-    for (left, expected) in [(301, Urgency::Background), (299, Urgency::Demanded)] {
+    for (left, expected) in [(301, Urgency::Background), (299, Urgency::Soon)] {
         work.get(&stage, Want::Young).await.expect("a token");
         sleep(Duration::from_millis((3600 - left) * 1000 - 100)).await;
         let (sender, told) = tokio::sync::oneshot::channel();

@@ -122,7 +122,7 @@ impl<T: TokenSource> Keeper<T> {
             let asked = BootTime::now();
             let urgency = match cause {
                 FlightCause::Demand => Urgency::Demanded,
-                FlightCause::Refresh if self.is_needed_soon(asked) => Urgency::Demanded,
+                FlightCause::Refresh if self.is_needed_soon(asked) => Urgency::Soon,
                 FlightCause::Refresh => Urgency::Background,
             };
             let outcome = tokio::select! {

@@ -130,13 +130,13 @@ async fn a_workloads_token_is_fetched_again_long_before_it_expires() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_token_in_use_that_ends_soon_is_demanded_and_what_nobody_asks_for_is_not() {
+async fn a_token_in_use_that_ends_soon_is_urgent_and_what_nobody_asks_for_is_not() {
     let server = Server::new();
     let cache = Cache::new(&server);
     cache.token(TOKEN).await;
     sleep(Duration::from_secs(3300)).await;
     let told = || server.urgencies.lock().expect("urgencies").clone();
-    assert_eq!(told()[..2], [Urgency::Demanded; 2], "{:?}", told());
+    assert_eq!(told()[..2], [Urgency::Demanded, Urgency::Soon], "{:?}", told());
     sleep(240 * MINUTE).await;
     assert_eq!(told().last(), Some(&Urgency::Background), "nobody asked for it");
 
