@@ -120,6 +120,9 @@ pub enum ExchangeFailure {
     /// The API server issued no token for the service account.
     #[error("no Kubernetes token for the pod's service account: {0}")]
     Kubernetes(String),
+    /// The API server has had too many requests for tokens of the service account.
+    #[error("no Kubernetes token for the pod's service account: {0}")]
+    KubernetesThrottled(String),
     /// Google's Security Token Service did not exchange that token.
     #[error("Google's Security Token Service: {0}")]
     Sts(String),
@@ -201,7 +204,7 @@ impl ExchangeFailure {
     pub fn label(&self) -> &'static str {
         match self {
             Self::Account(_) => "exchange_account",
-            Self::Kubernetes(_) => "exchange_kubernetes",
+            Self::Kubernetes(_) | Self::KubernetesThrottled(_) => "exchange_kubernetes",
             Self::Sts(_) => "exchange_sts",
             Self::Iam(_) => "exchange_iam",
             Self::Slow(..) => "exchange_slow",

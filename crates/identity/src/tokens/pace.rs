@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use base::backoff::{Backoff, Jitter};
 use base::clock::{BootTime, nanos};
+use proxy::failure::{ExchangeFailure, TokenFailure, Withheld};
 use proxy::tokens::NoToken;
 
 /// Maximum exchanges of a workload at once.
@@ -129,7 +130,7 @@ impl RenewalPace {
         match failure {
             None => self.failures.store(0, Relaxed),
             // Only this workload was refused, so the next one gets the turn.
-            Some(why) if !why.is_outage() => {
+            Some(why) if !affects_all(why) => {
                 let give_back = |used: u64| Some(used.saturating_sub(nanos(turn.took)));
                 let _ = self.pace.used_until.fetch_update(Relaxed, Relaxed, give_back);
             }
@@ -144,11 +145,22 @@ impl RenewalPace {
     }
 }
 
+/// Whether a server fails, not only for one workload. 429 of the API server, or for the quota of a project, is about one.
+fn affects_all(why: &NoToken) -> bool {
+    match why {
+        NoToken::Refused(refused) => why.is_outage() && refused.withheld != Some(Withheld::Project),
+        NoToken::Failed(failure) => {
+            !matches!(**failure, TokenFailure::Exchange(ExchangeFailure::KubernetesThrottled(_), _))
+        }
+        NoToken::Overloaded(_) => true,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use http::StatusCode;
 
-    use super::super::halt::refused;
+    use super::super::halt::{Halt, no_token, refused};
     use super::*;
 
     fn at(millis: u64) -> BootTime {
@@ -248,6 +260,21 @@ mod tests {
             let next = now + Duration::from_secs(pause);
             assert!(renewals.take(ends, next - Duration::from_millis(1)).is_none(), "{left}");
             assert!(renewals.take(ends, next).is_some(), "{left}");
+        }
+    }
+
+    #[test]
+    fn too_many_requests_of_one_workload_take_no_turn() {
+        let renewals = RenewalPace::default();
+        renewals.share(30);
+        let project = Halt::throttled(Withheld::Project, "no".to_owned(), Duration::ZERO).why;
+        let all = Halt::throttled(Withheld::Quota, "no".to_owned(), Duration::ZERO).why;
+        let kubernetes = no_token(ExchangeFailure::KubernetesThrottled("no".to_owned()));
+        for (why, is_left) in [(&kubernetes, true), (&project, true), (&all, false)] {
+            let turn = renewals.take(at(900_000), at(0)).expect("a turn");
+            renewals.ended(turn, Some(why), at(0), 0.0);
+            assert_eq!(renewals.take(at(900_000), at(599)).is_some(), is_left, "{why}");
+            renewals.pace.used_until.store(0, Relaxed);
         }
     }
 

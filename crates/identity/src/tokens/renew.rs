@@ -17,7 +17,7 @@ use tokio::time::sleep;
 use super::WorkloadSource;
 use super::halt::no_token;
 use super::secret::Want;
-use super::stage::MAX_FLIGHT;
+use super::stage::{MAX_FLIGHT, Stage};
 use super::steps::patiently;
 use base::backoff::{Backoff, Jitter};
 use base::clock::BootTime;
@@ -76,16 +76,21 @@ impl WorkloadSource {
         let haste = Urgency::Background.into();
         // First, because a federated token ends with the Kubernetes token that it was given for.
         steps.subject(&haste).await?;
-        steps.stages.subject.settled().await;
-        if steps.stages.subject.is_aging(BootTime::now()) {
-            // It was not renewed, so a new federated token would end with the old one.
-            return Err(no_token(ExchangeFailure::Slow(Some(TokenServer::Kubernetes), MAX_FLIGHT)));
-        }
+        // If it was not renewed, a new federated token would end with the old one.
+        renewed(&steps.stages.subject, TokenServer::Kubernetes).await?;
         steps.federated_now(Want::Young, (patiently(), &haste), None).await?;
-        steps.stages.federated.settled().await;
-        if steps.stages.federated.is_aging(BootTime::now()) {
-            return Err(no_token(ExchangeFailure::Slow(Some(TokenServer::Sts), MAX_FLIGHT)));
-        }
-        Ok(())
+        renewed(&steps.stages.federated, TokenServer::Sts).await
     }
+}
+
+/// Waits for the renewal of a token by this server. While the token is valid, a caller of its stage is not told why it failed.
+async fn renewed(stage: &Stage, server: TokenServer) -> Result<(), NoToken> {
+    stage.settled().await;
+    let now = BootTime::now();
+    if !stage.is_aging(now) {
+        return Ok(());
+    }
+    let (_, failed) = stage.known(now);
+    let slow = || no_token(ExchangeFailure::Slow(Some(server), MAX_FLIGHT));
+    Err(failed.map_or_else(slow, |(failed, _)| failed.what))
 }

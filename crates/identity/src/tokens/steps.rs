@@ -397,7 +397,10 @@ impl NotIssuedHere {
         let failure = ExchangeFailure::Kubernetes(error.to_string());
         let demanded = error.demanded(0.0);
         let rest = match error.failure() {
-            Failure::Refused(StatusCode::TOO_MANY_REQUESTS) => Rest::Throttled(demanded),
+            Failure::Refused(StatusCode::TOO_MANY_REQUESTS) => {
+                let failure = ExchangeFailure::KubernetesThrottled(error.to_string());
+                return Halt { rest: Rest::Throttled(demanded), ..Halt::failed(failure) };
+            }
             // The proxy's credential, which 401 is about, is read again within a second.
             Failure::Refused(status) if status.is_client_error() && status != StatusCode::UNAUTHORIZED => {
                 return Halt::stays(failure);

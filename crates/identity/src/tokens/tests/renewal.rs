@@ -89,3 +89,19 @@ async fn annotations_are_looked_at_with_each_renewal() {
     sleep(Duration::from_secs(1)).await;
     assert!(!lab.source.means.workloads.has(lab.number));
 }
+
+#[tokio::test(start_paused = true)]
+async fn an_account_of_which_the_api_server_has_had_too_many_requests_takes_no_turn_of_others() {
+    let lab = Lab::new("");
+    lab.token(TOKEN).await;
+    lab.servers.change(|script| script.kubernetes = Does::PutOff(429, "1"));
+    let source = Arc::clone(&lab.source);
+    tokio::spawn(async move { match renew(source).await {} });
+    while lab.servers.counts()[0] == 1 {
+        sleep(Duration::from_millis(100)).await;
+    }
+    sleep(Duration::from_millis(300)).await;
+    let now = BootTime::now();
+    let turn = lab.source.means.renewals.take(now + Duration::from_secs(900), now);
+    assert!(turn.is_some(), "for the next account");
+}
