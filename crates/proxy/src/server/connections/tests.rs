@@ -212,7 +212,7 @@ async fn a_newcomer_that_has_waited_is_not_taken_for_a_silent_connection() {
     let _other = arrive(&connections, 2).expect("room");
     let activity = Arc::new(Activity::new());
     sleep(Duration::from_millis(300)).await;
-    let place = connections.admit(Arrival::now(pod(1)), &activity, WaitFor::Nothing).ok().expect("room");
+    let place = connections.admit(Arrival::now(pod(1)), &activity, WaitFor::Nothing).expect("room");
     let serving = connections.turns.share(Taker::Client(pod(1).ip()), Some(Arc::clone(&activity)), pending::<()>());
     let task = tokio::spawn(serving);
     connections.started(place.number, task.abort_handle());
