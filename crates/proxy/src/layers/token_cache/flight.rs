@@ -204,7 +204,11 @@ impl<T: TokenSource> Keeper<T> {
         known.drop_expired(now);
         let has_token = known.token.is_some();
         let is_unknown = matches!(&why, NoToken::Refused(refused) if refused.status == StatusCode::NOT_FOUND);
-        let until = now + remembered_for(&why);
+        let until = match &why {
+            // It was given up for another client's, which says nothing to those who ask later.
+            NoToken::Overloaded(_) => now,
+            _ => now + remembered_for(&why),
+        };
         let back_off = freshness::BACK_OFF.wait(failures, fastrand::f64());
         let is_identity = self.entry.key.kind == TokenKind::Identity;
         // An old identity token is served only during an outage, so only then is the next one fetched in advance.

@@ -74,6 +74,20 @@ async fn one_pods_slow_keys_do_not_delay_other_pods() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_key_that_a_pod_lost_to_another_is_fetched_for_the_next_that_asks() {
+    let server = Server::taking(Duration::from_secs(1));
+    let cache = Cache::new(&server);
+    let key = |n: usize| scoped(&format!("wanted-{n}"));
+    let mut first = cache.crowd_as(1, (0..12).map(key));
+    sleep(Duration::from_millis(1)).await;
+    let _second = cache.crowd_as(2, [key(12)]);
+    let lost = first.join_next().await.expect("one gives way").expect("no panic");
+    assert_eq!(lost, Got::TooMany);
+    let got = cache.crowd_as(3, (0..12).map(key)).join_all().await;
+    assert!(got.iter().all(|got| matches!(got, Got::Token(..))), "{got:?}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn one_pod_has_a_small_part_of_the_exchanges_for_workloads() {
     let server = Server::new();
     let cache = Cache { principal: Principal::Workload(WorkloadId(1)), ..Cache::new(&server) };
