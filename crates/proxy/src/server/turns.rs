@@ -16,7 +16,10 @@ use std::future::Future;
 use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{
+    AtomicBool, AtomicUsize,
+    Ordering::{Relaxed, SeqCst},
+};
 use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
@@ -130,7 +133,7 @@ impl Turns {
 
     /// Number of tasks that wait for a turn.
     pub(super) fn waiting(&self) -> usize {
-        self.waiting.load(Relaxed)
+        self.waiting.load(SeqCst)
     }
 
     /// Takes one of the polls that need no turn.
@@ -149,14 +152,15 @@ impl Turns {
 
     fn wait(self: &Arc<Self>, taker: Taker, waker: &Waker) -> u64 {
         let number = self.queues.lock().add(taker, waker.clone());
-        self.waiting.fetch_add(1, Relaxed);
+        self.waiting.fetch_add(1, SeqCst);
         self.dispatch();
         number
     }
 
-    /// Starts the task that gives out turns, unless it is running.
+    /// Starts the task that gives out turns, unless it is running. Either that task sees who waits now, or this one that it has ended:
+    /// hence the order of all accesses.
     fn dispatch(self: &Arc<Self>) {
-        if self.is_dispatching.swap(true, Relaxed) {
+        if self.is_dispatching.swap(true, SeqCst) {
             return;
         }
         let turns = Arc::clone(self);
@@ -172,7 +176,7 @@ impl Turns {
                 }
             }
             turns.polls.store(0, Relaxed);
-            turns.is_dispatching.store(false, Relaxed);
+            turns.is_dispatching.store(false, SeqCst);
             if turns.waiting() > 0 {
                 // Another thread added one in between.
                 turns.dispatch();
