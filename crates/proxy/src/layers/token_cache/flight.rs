@@ -94,11 +94,13 @@ impl<T: TokenSource> Keeper<T> {
                 Next::End => break,
             };
             let Some(landed) = self.fetch(cause).await else {
-                if !self.entry.is_own() {
-                    break;
-                }
+                next = match (self.entry.is_own(), self.entry.known.borrow().token.is_some()) {
+                    (true, _) => Next::Refresh(BootTime::now() + freshness::BACK_OFF.wait(1, fastrand::f64())),
+                    // It may be wanted while its source fails. An evicted entry ends.
+                    (false, true) => Next::Wait,
+                    (false, false) => break,
+                };
                 self.entry.landed();
-                next = Next::Refresh(BootTime::now() + freshness::BACK_OFF.wait(1, fastrand::f64()));
                 continue;
             };
             let outcome;

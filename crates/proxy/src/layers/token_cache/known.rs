@@ -46,6 +46,14 @@ impl Known {
         failure.map_or(Lookup::Nothing, |why| Lookup::Failure(why.clone()))
     }
 
+    /// The token, if it is valid, for a request whose flight is late: as good as an outage. Not after a refusal.
+    pub(super) fn valid(&self, now: BootTime) -> Option<(Arc<CachedToken>, Freshness)> {
+        let is_refused = self.failure.as_ref().is_some_and(|failure| !failure.what.is_outage());
+        let token = self.token.as_ref().filter(|_| !is_refused)?;
+        let left = freshness::judge(token.expires, now).seconds();
+        (left > 0).then(|| (Arc::clone(token), Freshness::Stale(left)))
+    }
+
     /// The result of the last flight, however long ago, if it was a failure.
     pub(super) fn last_failure(&self) -> Option<NoToken> {
         self.failure.as_ref().map(|failure| failure.what.clone())

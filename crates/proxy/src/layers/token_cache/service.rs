@@ -164,36 +164,41 @@ pub(super) async fn waiting(
     answer(landed, form, content_type, line, HeaderMap::new())
 }
 
-/// Waits until a flight has ended, at most until the source's deadline. The flight belongs to the keeper and continues
-/// if this future is dropped.
+/// Waits until a flight has ended, at most until the source's deadline; then a token that is still valid is the answer. The flight
+/// belongs to the keeper and continues if this future is dropped.
 async fn landing(
-    mut known: watch::Receiver<Known>,
+    known: watch::Receiver<Known>,
     (deadline, failure): Late,
 ) -> Result<(Arc<CachedToken>, Freshness), NoToken> {
-    let landed = async {
-        // What happened to the entry since this request began to wait.
-        let mut change = None;
-        loop {
-            let (found, failure) = {
-                let known = known.borrow_and_update();
-                (known.find(BootTime::now()), known.last_failure())
-            };
-            match (found, change) {
-                (Lookup::Token(token, freshness), _) => return Ok((token, freshness)),
-                (Lookup::Failure(why), _) => return Err(why),
-                (Lookup::Nothing, None) => {}
-                // This task ran so late that the token has expired, or that the failure is no longer the answer to
-                // others.
-                (Lookup::Nothing, Some(Ok(()))) => {
-                    return Err(failure.unwrap_or_else(|| TokenFailure::Expired.into()));
-                }
-                // The keeper has ended.
-                (Lookup::Nothing, Some(Err(_))) => return Err(NoToken::Overloaded(Overload::TokenRoom)),
+    match timeout(deadline, landed(known.clone())).await {
+        Ok(landed) => landed,
+        Err(_) => known.borrow().valid(BootTime::now()).ok_or_else(|| failure(deadline).into()),
+    }
+}
+
+/// Waits until a flight has ended.
+async fn landed(mut known: watch::Receiver<Known>) -> Result<(Arc<CachedToken>, Freshness), NoToken> {
+    // What happened to the entry since this request began to wait.
+    let mut change = None;
+    loop {
+        let (found, failure) = {
+            let known = known.borrow_and_update();
+            (known.find(BootTime::now()), known.last_failure())
+        };
+        match (found, change) {
+            (Lookup::Token(token, freshness), _) => return Ok((token, freshness)),
+            (Lookup::Failure(why), _) => return Err(why),
+            (Lookup::Nothing, None) => {}
+            // This task ran so late that the token has expired, or that the failure is no longer the answer to
+            // others.
+            (Lookup::Nothing, Some(Ok(()))) => {
+                return Err(failure.unwrap_or_else(|| TokenFailure::Expired.into()));
             }
-            change = Some(known.changed().await);
+            // The keeper has ended.
+            (Lookup::Nothing, Some(Err(_))) => return Err(NoToken::Overloaded(Overload::TokenRoom)),
         }
-    };
-    timeout(deadline, landed).await.unwrap_or_else(|_| Err(failure(deadline).into()))
+        change = Some(known.changed().await);
+    }
 }
 
 /// Maximum time that a request waits for a token, and the failure after that time.

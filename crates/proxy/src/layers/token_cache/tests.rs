@@ -172,7 +172,16 @@ impl TokenSource for Source {
         let mode = *server.mode.lock().expect("mode");
         match mode {
             Mode::Gives if key.kind == TokenKind::Identity => {
-                Ok(Fetched::Identity(Bytes::from(format!("a.{}.c", server.fetches())), HOUR))
+                let jwt = Bytes::from(format!("a.{}.c", server.fetches()));
+                let asked = BootTime::now();
+                Ok(match key.principal {
+                    Principal::Workload(_) => Fetched::Own {
+                        token: Token::Identity(jwt),
+                        asked,
+                        expires: asked + Duration::from_secs(HOUR.into()),
+                    },
+                    Principal::Node | Principal::Unknown => Fetched::Identity(jwt, HOUR),
+                })
             }
             Mode::Gives => {
                 let (serial, asked, left) = if is_slow { (0, BootTime::now(), HOUR) } else { server.token() };

@@ -1,6 +1,9 @@
 //! How old a token gets, and when it is fetched again.
 
+use tokio::time::timeout;
+
 use super::*;
+use crate::layers::token_cache::freshness::MAX_IDENTITY_AGE;
 
 /// The key of the default token of this workload.
 fn default_of(workload: u64) -> TokenKey {
@@ -54,7 +57,7 @@ async fn a_key_in_use_stays_above_the_first_librarys_threshold() {
     let cache = Cache::new(&server);
     cache.token(TOKEN).await;
     for _ in 0..180 {
-        sleep(MINUTE).await;
+        sleep(MAX_IDENTITY_AGE).await;
         let (_, left) = cache.token(TOKEN).await;
         assert!(left > 290, "a client that sends a request every minute gets {left} s");
     }
@@ -68,10 +71,10 @@ async fn a_token_ages_while_the_machine_is_suspended() {
     let (first, left) = cache.token(TOKEN).await;
     assert_eq!(left, 3599);
     server.set(Mode::Closes);
-    sleep(10 * MINUTE).await;
-    suspend(40 * MINUTE);
+    sleep(10 * MAX_IDENTITY_AGE).await;
+    suspend(40 * MAX_IDENTITY_AGE);
     assert_eq!(cache.token(TOKEN).await, (first.clone(), 599), "expires_in includes the suspension");
-    suspend(10 * MINUTE);
+    suspend(10 * MAX_IDENTITY_AGE);
     assert_eq!(cache.ask(TOKEN).await, Got::Unavailable, "the token has expired");
     server.set(Mode::Gives);
     // The keeper fetches soon, without a request.
@@ -88,7 +91,7 @@ async fn the_proxys_own_token_is_kept_fresh_without_requests() {
     cache.tokens.warm(TokenKey::default_account()).await.expect("a token");
     let mut least = u32::MAX;
     for _ in 0..5 * 60 {
-        sleep(MINUTE).await;
+        sleep(MAX_IDENTITY_AGE).await;
         least = least.min(cache.left().expect("a token"));
     }
     assert!(least > 120, "only {least} s were left once: the alert would fire");
@@ -102,13 +105,13 @@ async fn the_gauge_is_0_if_a_token_expired_without_a_replacement_and_absent_with
     assert_eq!(cache.left(), None, "at first");
     server.set(Mode::Refuses(404));
     cache.tokens.warm(TokenKey::default_account()).await.expect_err("no account");
-    sleep(10 * MINUTE).await;
+    sleep(10 * MAX_IDENTITY_AGE).await;
     assert_eq!(cache.left(), None, "without an account");
     server.set(Mode::Gives);
-    sleep(2 * MINUTE).await;
+    sleep(2 * MAX_IDENTITY_AGE).await;
     assert!(cache.left().is_some_and(|left| left > 3000), "it is fetched without a request: {:?}", cache.left());
     server.set(Mode::Closes);
-    sleep(61 * MINUTE).await;
+    sleep(61 * MAX_IDENTITY_AGE).await;
     assert_eq!(cache.left(), Some(0), "it expired, and the server returns no other");
     server.set(Mode::Gives);
     sleep(Duration::from_secs(15)).await;
@@ -137,7 +140,7 @@ async fn a_token_in_use_that_ends_soon_is_urgent_and_what_nobody_asks_for_is_not
     sleep(Duration::from_secs(3300)).await;
     let told = || server.urgencies.lock().expect("urgencies").clone();
     assert_eq!(told()[..2], [Urgency::Demanded, Urgency::Soon], "{:?}", told());
-    sleep(240 * MINUTE).await;
+    sleep(240 * MAX_IDENTITY_AGE).await;
     assert_eq!(told().last(), Some(&Urgency::Background), "nobody asked for it");
 
     // A renewal long before the end is nobody's demand.
@@ -165,7 +168,7 @@ async fn a_request_for_a_token_that_is_forgotten_is_told_why_and_the_token_is_no
     let why = told.expect_err("forgotten");
     assert!(why.to_string().contains("service account has changed"), "{why}");
     server.set(Mode::Gives);
-    sleep(60 * MINUTE).await;
+    sleep(60 * MAX_IDENTITY_AGE).await;
     assert_eq!((cache.entries(), server.fetches()), (0, 1), "its keeper has ended");
 }
 
@@ -199,4 +202,38 @@ async fn only_the_tokens_of_the_principal_are_forgotten() {
     cache.token(TOKEN).await;
     assert!(cache.tokens.warm(default_of(2)).await.is_ok());
     assert!(cache.tokens.warm(default_of(1)).await.is_err());
+}
+
+/// A pod's own identity token, older than a minute, at a server that issues none in time.
+#[tokio::test(start_paused = true)]
+async fn a_pods_identity_token_is_served_while_the_next_is_late() {
+    let server = Server::taking(Duration::from_millis(100));
+    let cache = Cache { principal: Principal::Workload(WorkloadId(1)), ..Cache::new(&server) };
+    let identity = "/computeMetadata/v1/instance/service-accounts/default/identity?audience=https://a";
+    let first = cache.ask(identity).await;
+    sleep(MAX_IDENTITY_AGE + Duration::from_secs(1)).await;
+    server.set(Mode::Hangs);
+    assert_eq!(cache.ask(identity).await, first, "it is valid");
+    server.set(Mode::Refuses(403));
+    sleep(Duration::from_secs(10)).await;
+    assert_eq!(cache.ask(identity).await, Got::Status(403));
+    server.set(Mode::Hangs);
+    sleep(MAX_IDENTITY_AGE).await;
+    assert_eq!(cache.ask(identity).await, Got::Unavailable, "the last word was a refusal");
+}
+
+/// The flight waits behind others, and the client leaves.
+#[tokio::test(start_paused = true)]
+async fn a_pods_identity_token_is_kept_though_nobody_waits_for_the_next() {
+    let server = Server::new();
+    let cache = Cache { principal: Principal::Workload(WorkloadId(1)), ..Cache::new(&server) };
+    let identity = "/computeMetadata/v1/instance/service-accounts/default/identity?audience=https://a";
+    let first = cache.ask(identity).await;
+    sleep(MAX_IDENTITY_AGE + Duration::from_secs(1)).await;
+    let _others = cache.crowd_as(1, (0..24).map(|n| scoped(&format!("slow-{n}"))));
+    sleep(Duration::from_millis(1)).await;
+    assert!(timeout(Duration::from_secs(1), cache.ask(identity)).await.is_err(), "all of the pod's places are taken");
+    sleep(Duration::from_secs(3)).await;
+    server.set(Mode::Closes);
+    assert_eq!(cache.ask(identity).await, first, "it is valid");
 }
