@@ -11,6 +11,7 @@ use crate::world::{SERVER, WAYS_ROUND, World, eventually, is_closed, is_protecte
 /// The tests of this module.
 pub const TESTS: &[Test] = tests![
     what_another_tool_installed_is_in_force,
+    what_only_another_tool_shows_keeps_its_addresses,
     the_proxy_itself_can_install_the_redirect,
     what_is_flushed_comes_back,
     output_that_cannot_be_written_changes_nothing_else,
@@ -41,6 +42,27 @@ fn what_another_tool_installed_is_in_force() {
         assert!(removed.code == Some(0) && said.iter().all(|line| removed.stdout.contains(line)), "{removed:?}");
         assert!(with("").stdout.contains("OPEN"));
     }
+}
+
+/// On a host with iptables alone, whose redirect a container installed with nft.
+fn what_only_another_tool_shows_keeps_its_addresses() {
+    let world = World::new();
+    let _proxy = world.proxy(&[]);
+    succeeds(&redirect(&world.node, "install --tool nft"));
+    let tools = world.node.sh(
+        "dir=$(mktemp -d) && for tool in iptables ip6tables; do
+           for name in $tool $tool-save $tool-restore; do ln -s $(command -v $name) $dir; done
+         done && echo $dir",
+    );
+    let tools = tools.trim();
+    let line = format!("env PATH={tools} {BINARY} redirect remove");
+    let refused = Ended::of(world.node.command("sh").args(["-c", &line]));
+    assert!(refused.code == Some(1) && refused.stderr.contains("Nothing was removed"), "{refused:?}");
+    is_protected(&world.pods[0]);
+    succeeds(&redirect(&world.node, "remove"));
+    let removed = Ended::of(world.node.command("sh").args(["-c", &line]));
+    assert_eq!(removed.code, Some(0), "there are no addresses left: {removed:?}");
+    world.node.sh(&format!("rm -r {tools}"));
 }
 
 fn the_proxy_itself_can_install_the_redirect() {

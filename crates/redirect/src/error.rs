@@ -13,6 +13,12 @@ pub enum Error {
          CAP_NET_RAW); run this on the node, or in an image that contains nftables"
     )]
     NoTool,
+    /// Rules may be in force that only nft shows.
+    #[error(
+        "the interface lo has the proxy's addresses, but iptables has no rules of a redirect, and nft is not usable here: they may be nft's. \
+         Nothing was removed; run this where nft is, such as in the container redirect or in an image that contains nftables"
+    )]
+    Unseen,
     /// This process lacks `CAP_NET_ADMIN`.
     #[error(
         "CAP_NET_ADMIN is missing; run this as root, or in a container with runAsUser: 0 and capabilities.add: [NET_ADMIN]"

@@ -351,8 +351,16 @@ pub async fn remove() -> Result<Vec<(Tool, bool)>, Error> {
             used.push((tool, had_any));
         }
     }
+    if used.is_empty() {
+        return Err(Error::NoTool);
+    }
+    // nft's rules would send pods to an address that is gone.
+    let may_be_unseen = !used.iter().any(|(tool, had_any)| *tool == Tool::Nft || *had_any);
+    if may_be_unseen && addresses::has_any().map_err(Error::Addresses)? {
+        return Err(Error::Unseen);
+    }
     addresses::remove().map_err(Error::Addresses)?;
-    if used.is_empty() { Err(Error::NoTool) } else { Ok(used) }
+    Ok(used)
 }
 
 #[cfg(test)]

@@ -35,7 +35,9 @@ impl Uplinks {
         let v4 = unique(leading_to(routes, METADATA_V4.into()));
         let is_trusted =
             |route: &&Route| v4.is_empty() || v4.contains(&route.interface) || !may_be_of_pods(links, &route.interface);
-        let trusted: Vec<Route> = routes.iter().filter(is_trusted).cloned().collect();
+        // Of a node's thousands of routes to pods, none leads there: whether they are trusted takes a search through all links each.
+        let leading = routes.iter().filter(|route| route.matches(METADATA_V6.into()));
+        let trusted: Vec<Route> = leading.filter(is_trusted).cloned().collect();
         let v6 = unique(leading_to(&trusted, METADATA_V6.into()));
         Self { v4, v6 }
     }
