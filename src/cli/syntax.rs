@@ -178,22 +178,22 @@ impl<S: Syntax> Syntax for OrNone<S> {
     }
 }
 
-/// A number, at least `MIN`.
+/// A number of things, from `MIN` to [`MAX_COUNT`].
 #[derive(Debug, Clone)]
 pub(super) struct Count<const MIN: usize>;
+
+/// Far more than a node needs, and so few that sums of counts, and the memory for them, cannot overflow.
+const MAX_COUNT: usize = 1_000_000;
 
 impl<const MIN: usize> Syntax for Count<MIN> {
     type Value = usize;
 
     fn expected() -> String {
-        match MIN {
-            0 => "a whole number".to_owned(),
-            min => format!("a whole number, at least {min}"),
-        }
+        format!("a whole number from {MIN} to {MAX_COUNT}")
     }
 
     fn parse(text: &str) -> Option<usize> {
-        text.parse().ok().filter(|count| *count >= MIN)
+        text.parse().ok().filter(|count| (MIN..=MAX_COUNT).contains(count))
     }
 
     fn show(value: &usize) -> String {
@@ -232,6 +232,16 @@ impl Syntax for Time {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn counts_are_bounded_so_that_sums_of_them_are() {
+        assert_eq!((Count::<1>::parse("1"), Count::<1>::parse("1000000")), (Some(1), Some(1_000_000)));
+        assert_eq!(Count::<0>::parse("0"), Some(0));
+        for text in ["0", "1000001", "18446744073709551615", "18446744073709551616", "-1", "1e3", ""] {
+            assert_eq!(Count::<1>::parse(text), None, "{text}");
+        }
+        assert_eq!(Count::<1>::expected(), "a whole number from 1 to 1000000");
+    }
 
     #[test]
     fn durations_have_units() {
