@@ -22,6 +22,12 @@ pub(super) struct AdminArgs {
     metrics_addr: Given<SocketAddr>,
 }
 
+impl AdminArgs {
+    pub(super) fn is_typed(&self) -> bool {
+        self.metrics_addr.is_typed_beside(&config::METRICS_ADDR)
+    }
+}
+
 impl Flag for AdminArgs {
     type Value = SocketAddr;
 

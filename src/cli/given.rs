@@ -88,6 +88,11 @@ impl<S: Syntax> Given<S> {
         self.source == ValueSource::CommandLine && self.is_not_empty()
     }
 
+    /// Whether a value other than the default was typed. The default is harmless where it has no effect.
+    pub(super) fn is_typed_beside(&self, default: &S::Value) -> bool {
+        self.is_typed() && self.value.as_ref().is_none_or(|value| S::show(value) != S::show(default))
+    }
+
     /// Adds the subcommand's name in messages, for a flag that the proxy also has.
     #[cfg(feature = "mock")]
     pub(super) fn with_command(self, command: &str) -> Self {

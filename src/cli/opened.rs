@@ -83,6 +83,19 @@ impl Flag for OwnRedirectArgs {
     }
 }
 
+impl OpenedArgs {
+    /// Adds a mistake for each typed flag that has no effect in a pod.
+    pub(super) fn check_in_pod(&self, mistakes: &mut Mistakes) {
+        let Opened { drop_spoofed, max_new_connections, .. } = Opened::default();
+        for (flag, is_typed) in [
+            ("--redirect-drop-spoofed", self.redirect_drop_spoofed.is_typed_beside(&drop_spoofed)),
+            ("--redirect-max-new-connections", self.redirect_max_new_connections.is_typed_beside(&max_new_connections)),
+        ] {
+            mistakes.without(flag, "--mode daemonset", is_typed);
+        }
+    }
+}
+
 impl RoutesArgs {
     pub(super) fn is_typed(&self) -> bool {
         self.redirect_allow.iter().any(Given::is_typed)
@@ -183,5 +196,15 @@ mod tests {
             assert_eq!(redirect.settings.opened.drop_spoofed, expected, "{flag}");
         }
         assert!(mistakes("redirect check --redirect-drop-spoofed=often").contains("auto, true or false"));
+    }
+
+    #[test]
+    fn what_only_a_node_needs_has_no_effect_in_a_pod() {
+        let sidecar = "redirect check --mode sidecar --proxy-uid 1";
+        redirect(&format!("{sidecar} --redirect-drop-spoofed=auto --redirect-max-new-connections=500"));
+        for (flag, value) in [("--redirect-drop-spoofed", "=false"), ("--redirect-max-new-connections", "=0")] {
+            let said = mistakes(&format!("{sidecar} {flag}{value}"));
+            assert!(said.contains(&format!("{flag} has no effect without --mode daemonset")), "{said}");
+        }
     }
 }

@@ -106,7 +106,11 @@ pub(super) enum Policies {
 impl Policies {
     pub(super) fn resolve(self, mistakes: &mut Mistakes) -> Option<Question> {
         Some(match self {
-            Self::Show { policy } => Question::Show(policy.resolve(mistakes)?.source),
+            Self::Show { policy } => {
+                let is_overridden = policy.recursive.as_ref().is_some_and(Given::is_typed);
+                mistakes.without("--recursive", "a decision: `policy show` prints the policy itself", is_overridden);
+                Question::Show(policy.resolve(mistakes)?.source)
+            }
             Self::Diff { from, policy } => {
                 let from = PolicyChoice { source: Source::parse(&from), recursive: None };
                 Question::Compare([from, policy.resolve(mistakes)?])
@@ -114,5 +118,19 @@ impl Policies {
             Self::Check { file } => Question::Check(Source::File(file.into())),
             Self::Schema => Question::Schema,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{mistakes, parse_line};
+
+    #[test]
+    fn a_policy_is_shown_as_it_is() {
+        let said = mistakes("policy show --recursive=redact");
+        assert!(said.contains("--recursive has no effect without a decision"), "{said}");
+        for line in ["policy show --policy=strict", "policy diff --recursive=redact strict"] {
+            assert!(parse_line(line).is_ok(), "{line}");
+        }
     }
 }

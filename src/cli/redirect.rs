@@ -147,6 +147,9 @@ impl RedirectArgs {
             Place::Sidecar => missing_uid(mistakes),
         });
         let tool = mistakes.optional(self.tool);
+        if place == Some(Place::Sidecar) {
+            self.opened.check_in_pod(mistakes);
+        }
         let opened = self.opened.resolve(mistakes);
         Some(Redirect { settings: Settings { mode: mode?, to: to?, is_shared, opened: opened? }, tool })
     }

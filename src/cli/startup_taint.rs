@@ -29,6 +29,11 @@ impl StartupTaintArgs {
         let Some(key) = mistakes.optional(self.startup_taint) else {
             // Its pod may have NODE_NAME, and variables of the proxy beside it.
             mistakes.without("--kubeconfig", "--startup-taint", self.node.is_kubeconfig_typed());
+            mistakes.without(
+                "--metrics-addr",
+                "--startup-taint; --keeper-metrics-addr is for the metrics of `redirect install --keep`",
+                self.admin.is_typed(),
+            );
             return None;
         };
         if !keeps_rules {
@@ -81,6 +86,18 @@ mod tests {
         ] {
             let said = mistakes(&format!("redirect install {flags}"));
             assert!(said.contains(expected), "{flags}: {said}");
+        }
+    }
+
+    #[test]
+    fn the_address_of_a_proxy_that_nobody_waits_for_has_no_effect() {
+        for flags in ["", "--metrics-addr=127.0.0.1:989", "--keep --keeper-metrics-addr=:1990"] {
+            assert!(parse_line(&format!("redirect install {flags}")).is_ok(), "{flags}");
+        }
+        for flags in ["--keep --metrics-addr=:1990", "--metrics-addr=nowhere"] {
+            let said = mistakes(&format!("redirect install {flags}"));
+            let expected = "--metrics-addr has no effect without --startup-taint";
+            assert!(said.contains(expected) && said.contains("--keeper-metrics-addr"), "{flags}: {said}");
         }
     }
 }
