@@ -56,6 +56,7 @@ pub fn facts(seen: &Seen) -> Vec<Fact> {
         .into_iter()
         .chain(seen.troubles.iter().map(|trouble| of_trouble(trouble, watch_error, &seen.minute)))
         .chain(unidentified(&seen.minute))
+        .chain(unread_account(&seen.minute))
         .chain(seen.state_error.as_deref().map(state_dir))
         .chain(no_tokens(&seen.minute))
         .chain(account_refused(&seen.minute))
@@ -160,6 +161,17 @@ fn unidentified(minute: &Tally) -> Option<Fact> {
         degraded(Topic::Unidentified, "unknown pods", seen)
             .advising("the last refusals have their addresses; ask `explain --pod NAMESPACE/NAME` about a pod"),
     )
+}
+
+fn unread_account(minute: &Tally) -> Option<Fact> {
+    let count = Some(minute.unread_account).filter(|count| *count > 0)?;
+    let seen = format!(
+        "{count} requests got 503 in the last minute, because the API server did not say what the pod's account is"
+    );
+    Some(degraded(Topic::UnreadAccount, "unknown accounts", seen).advising(
+        "the log has what it answered; see whether the API server is overloaded, and run `identity doctor` beside the proxy, \
+         which says whether the proxy may get service accounts",
+    ))
 }
 
 fn state_dir(error: &str) -> Fact {

@@ -42,6 +42,8 @@ pub enum Topic {
     Identity,
     /// Requests whose pod is not known.
     Unidentified,
+    /// Requests whose pod's account is not known.
+    UnreadAccount,
     /// The directory that outlives the process (`--state-dir`).
     StateDir,
     /// Pods' own tokens.

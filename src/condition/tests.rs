@@ -71,6 +71,7 @@ fn each_state_has_its_condition_its_fact_and_what_to_do() {
         (silent(), Topic::Identity, Degraded),
         (Seen { minute: Tally { unidentified: 1, ..Tally::default() }, ..silent() }, Topic::Identity, Failing),
         (Seen { minute: Tally { unidentified: 1, ..Tally::default() }, ..well() }, Topic::Unidentified, Degraded),
+        (Seen { minute: Tally { unread_account: 1, ..Tally::default() }, ..well() }, Topic::UnreadAccount, Degraded),
         (Seen { state_error: Some("Read-only file system".to_owned()), ..well() }, Topic::StateDir, Degraded),
         (Seen { minute: Tally { no_token: 1, ..Tally::default() }, ..well() }, Topic::Tokens, Degraded),
         (Seen { minute: Tally { panics: 1, ..Tally::default() }, ..well() }, Topic::Panics, Degraded),

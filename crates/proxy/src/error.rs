@@ -90,7 +90,10 @@ pub enum AccountError {
     /// The account no longer exists.
     #[error("Refused: {0}.")]
     Deleted(Box<str>),
-    /// The account is not known yet, or has just changed.
+    /// The account has just changed.
+    #[error("Unavailable: {0}; try again in a second.")]
+    Changed(Box<str>),
+    /// The account is not known yet. It is the API server that has not told it, which no pod can bring about.
     #[error("Unavailable: {0}; try again in a second.")]
     Unknown(Box<str>),
 }
@@ -133,7 +136,9 @@ impl Error {
             Self::Outdated => "outdated",
             Self::NoAccount(_) | Self::IncludesAccounts | Self::LeadsToAccounts => "no_account",
             Self::Account(AccountError::Malformed(_)) => "malformed_account",
-            Self::Account(AccountError::Deleted(_) | AccountError::Unknown(_)) => "unknown_account",
+            Self::Account(AccountError::Deleted(_)) => "deleted_account",
+            Self::Account(AccountError::Changed(_)) => "changed_account",
+            Self::Account(AccountError::Unknown(_)) => "unknown_account",
             Self::TooLarge(_) => "too_large",
             Self::Overloaded(Overload::InFlight) => "in_flight",
             Self::Overloaded(Overload::Hanging | Overload::HangingGaveWay) => "hanging",
@@ -185,7 +190,7 @@ impl Error {
             | Self::Upstream(_)
             | Self::Token(_)
             | Self::Unidentified(_)
-            | Self::Account(AccountError::Unknown(_)) => StatusCode::SERVICE_UNAVAILABLE,
+            | Self::Account(AccountError::Changed(_) | AccountError::Unknown(_)) => StatusCode::SERVICE_UNAVAILABLE,
         }
     }
 

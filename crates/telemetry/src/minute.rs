@@ -25,6 +25,8 @@ pub struct Tally {
     pub refused: u64,
     /// Requests whose pod was not known.
     pub unidentified: u64,
+    /// Requests whose pod's account the API server did not tell.
+    pub unread_account: u64,
     /// Requests for pods' own tokens that failed, or were refused for a reason that affects all pods.
     pub no_token: u64,
     /// Requests for pods' own tokens that Google refused to one account.
@@ -53,6 +55,7 @@ impl Tally {
             requests: requests.count(),
             refused: sum(&|reason| Shed::ALL.iter().all(|shed| shed.label() != reason)),
             unidentified: sum(&|reason| reason == "unidentified"),
+            unread_account: sum(&|reason| reason == "unknown_account"),
             no_token: sum(&|reason| reason.starts_with("exchange_")),
             account_refused: sum(&|reason| reason == "account_refused"),
             panics: requests.panics(),
@@ -76,6 +79,7 @@ impl Sub for Tally {
             requests: self.requests.saturating_sub(earlier.requests),
             refused: self.refused.saturating_sub(earlier.refused),
             unidentified: self.unidentified.saturating_sub(earlier.unidentified),
+            unread_account: self.unread_account.saturating_sub(earlier.unread_account),
             no_token: self.no_token.saturating_sub(earlier.no_token),
             account_refused: self.account_refused.saturating_sub(earlier.account_refused),
             panics: self.panics.saturating_sub(earlier.panics),
@@ -141,13 +145,16 @@ mod tests {
     fn each_reason_is_tallied() {
         let (shedding, requests) = (Shedding::default(), Requests::default());
         let before = Tally::of(&requests, &shedding);
-        for reason in ["unidentified", "exchange_sts", "account_refused"] {
+        for reason in
+            ["unidentified", "unknown_account", "deleted_account", "changed_account", "exchange_sts", "account_refused"]
+        {
             requests.refused(reason);
         }
         let seen = Tally::of(&requests, &shedding);
         let now = seen - before;
-        assert_eq!((now.unidentified, now.no_token, now.account_refused), (1, 1, 1));
+        assert_eq!((now.unidentified, now.unread_account, now.no_token, now.account_refused), (1, 1, 1, 1));
         let later = Tally::of(&requests, &shedding) - seen;
-        assert_eq!((later.unidentified, later.no_token, later.account_refused, later.panics), (0, 0, 0, 0));
+        assert_eq!((later.unidentified, later.unread_account, later.no_token), (0, 0, 0));
+        assert_eq!((later.account_refused, later.panics), (0, 0));
     }
 }

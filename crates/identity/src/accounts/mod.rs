@@ -105,7 +105,8 @@ impl From<LinkError> for AccountError {
         let text = error.to_string().into();
         match error {
             LinkError::Deleted { .. } => Self::Deleted(text),
-            LinkError::Unread { .. } | LinkError::Outdated => Self::Unknown(text),
+            LinkError::Unread { .. } => Self::Unknown(text),
+            LinkError::Outdated => Self::Changed(text),
         }
     }
 }

@@ -223,12 +223,12 @@ async fn after_a_long_pause_a_request_is_not_answered_from_what_was_known() {
 async fn an_account_that_stays_unknown_is_an_error_to_retry_and_a_deleted_one_is_not() {
     let scene = Scene::new();
     let error = scene.ask(scene.request(&format!("{ROOT}/default/email"))).await.expect_err("unknown");
-    assert_eq!(error.status(), StatusCode::SERVICE_UNAVAILABLE, "{error}");
+    assert_eq!((error.status(), error.reason()), (StatusCode::SERVICE_UNAVAILABLE, "unknown_account"), "{error}");
     scene.workloads.wanted().await;
     scene.workloads.missing(&scene.account);
     let error = scene.ask(scene.request(&format!("{ROOT}/default/email"))).await.expect_err("deleted");
     assert!(matches!(error, Error::Account(AccountError::Deleted(_))), "{error}");
-    assert_eq!(error.status(), StatusCode::FORBIDDEN);
+    assert_eq!((error.status(), error.reason()), (StatusCode::FORBIDDEN, "deleted_account"));
 }
 
 #[tokio::test]
@@ -237,6 +237,6 @@ async fn a_connection_that_asks_under_an_old_number_is_told_to_retry() {
     let request = scene.request(&format!("{ROOT}/default/email"));
     scene.reads(Some(GOOGLE));
     let error = scene.ask(request).await.expect_err("outdated");
-    assert_eq!(error.status(), StatusCode::SERVICE_UNAVAILABLE, "{error}");
+    assert_eq!((error.status(), error.reason()), (StatusCode::SERVICE_UNAVAILABLE, "changed_account"), "{error}");
     assert_eq!(scene.asks_for("/default/email").await, (200, GOOGLE.to_owned()));
 }

@@ -282,6 +282,7 @@ mod tests {
             Error::Outdated,
             Error::NoAccount(Arc::new(calling)),
             AccountError::Unknown("the account is not known yet".into()).into(),
+            AccountError::Changed("the account has changed".into()).into(),
             AccountError::Deleted("the account was deleted".into()).into(),
             Error::IncludesAccounts,
             Error::TooLarge(1),
