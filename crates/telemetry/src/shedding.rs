@@ -109,7 +109,7 @@ impl Shedding {
         let Some(count) = due else { return };
         let talkers = self.talkers.top(LOGGED_TALKERS, Moment::now());
         let described =
-            |talker: &Talker| format!("{}: {} requests, {} shed", talker.address, talker.requests, talker.sheds);
+            |talker: &Talker| format!("{}: {} requests, {} shed", talker.address, talker.number(), talker.sheds);
         let talkers: Vec<String> = talkers.iter().map(described).collect();
         let what = match reason {
             Shed::CpuShare => {

@@ -88,7 +88,7 @@ fn talkers(overview: &Overview) -> Markup {
         @for asks in &overview.talkers {
             tr {
                 td class="b" { (asks.who()) }
-                td class="n" { (asks.talker.requests) }
+                td class="n" { (asks.talker.number()) }
                 td class="n" { (asks.talker.sheds) }
                 td class="n" { (asks.talker.refusals) }
             }

@@ -207,7 +207,8 @@ impl Overview {
             self.last_minute.sheds.iter().map(|Count { reason, count }| ("shed", format!("{reason}: {count}"))),
         );
         lines.extend(self.talkers.iter().map(|asks| {
-            let Talker { requests, sheds, refusals, .. } = &asks.talker;
+            let Talker { sheds, refusals, .. } = &asks.talker;
+            let requests = asks.talker.number();
             ("client", format!("{}: {requests} requests, {sheds} shed, {refusals} refused", asks.who()))
         }));
         lines.extend(self.last_refusals.iter().map(|refusal| ("refused", refusal.to_string())));

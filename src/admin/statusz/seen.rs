@@ -17,7 +17,6 @@ use proxy::upstream::Upstream;
 use telemetry::Moment;
 use telemetry::labels::Label;
 use telemetry::refusals::Refusal;
-use telemetry::talkers::Talker;
 
 /// Maximum number of clients shown.
 const MAX_TALKERS: usize = 10;
@@ -58,8 +57,7 @@ impl PolicySeen {
 }
 
 fn busiest(asks: &TalkerStatus) -> String {
-    let Talker { requests, sheds, .. } = asks.talker;
-    format!("{}: {requests} requests, {sheds} of them shed", asks.who())
+    format!("{}: {} requests, {} of them shed", asks.who(), asks.talker.number(), asks.talker.sheds)
 }
 
 impl Overview {
