@@ -49,11 +49,9 @@ fn what_only_another_tool_shows_keeps_its_addresses() {
     let world = World::new();
     let _proxy = world.proxy(&[]);
     succeeds(&redirect(&world.node, "install --tool nft"));
-    let tools = world.node.sh(
-        "dir=$(mktemp -d) && for tool in iptables ip6tables; do
+    let tools = world.node.sh("dir=$(mktemp -d) && for tool in iptables ip6tables; do
            for name in $tool $tool-save $tool-restore; do ln -s $(command -v $name) $dir; done
-         done && echo $dir",
-    );
+         done && echo $dir");
     let tools = tools.trim();
     let line = format!("env PATH={tools} {BINARY} redirect remove");
     let refused = Ended::of(world.node.command("sh").args(["-c", &line]));
