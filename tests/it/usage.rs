@@ -90,7 +90,9 @@ fn run(args: &[&str], variable: Option<(&str, &str)>) -> (Option<i32>, String) {
 #[test]
 fn a_wrong_flag_is_one_line_that_names_it_and_says_what_to_do() {
     for (line, expected) in FLAGS {
-        let args: Vec<&str> = FIXED.into_iter().chain(line.split(' ')).collect();
+        // It serves no metrics, and none of its flags may be without an effect.
+        let fixed = if line.starts_with("redirect") { &FIXED[..1] } else { &FIXED };
+        let args: Vec<&str> = fixed.iter().copied().chain(line.split(' ')).collect();
         let (code, text) = run(&args, None);
         assert_eq!((code, text.lines().count()), (Some(64), 2), "{line}: {text}");
         assert!(text.contains(expected) && text.contains("--help"), "{line}: {text}");
