@@ -1,7 +1,7 @@
 //! The tower layers of the request path. Each makes one decision. `stack.rs` defines their order.
 //!
 //! Most are a function that decides on a request, which `filter` turns into a layer; `discovery` is the shortest
-//! example. A layer with a service of its own needs no future of its own: [`Outcome`](crate::outcome::Outcome) is one.
+//! example. A layer with a service of its own needs no future of its own: `crate::outcome::Outcome` is one.
 
 pub mod catch_panic;
 pub mod classify;
