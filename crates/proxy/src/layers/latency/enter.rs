@@ -1,9 +1,15 @@
 //! [`enter`] reports on the way in that a filter got a request, and [`leave`] on the way back that it answered.
 
+use std::future::Future;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll, ready};
 
+use pin_project_lite::pin_project;
+use tower::layer::layer_fn;
 use tower::layer::util::Stack;
-use tower::util::{MapRequestLayer, MapResultLayer};
+use tower::util::MapRequestLayer;
+use tower::{Layer, Service};
 
 use super::Timeline;
 use telemetry::latency::{Filter, FilterOutcome};
@@ -30,14 +36,58 @@ pub fn track<R, L>(
 ///
 /// It stands outside all filters, and inside each filter that works on responses: that work is not measured as a
 /// filter's.
-pub fn leave<T, E>(
-    timeline: &Arc<Timeline>,
-) -> MapResultLayer<impl FnOnce(Result<T, E>) -> Result<T, E> + Clone + use<T, E>> {
+pub fn leave<S>(timeline: &Arc<Timeline>) -> impl Layer<S, Service = Leave<S>> + Clone + use<S> {
     let timeline = Arc::clone(timeline);
-    MapResultLayer::new(move |answer: Result<T, E>| {
-        timeline.leave(if answer.is_ok() { FilterOutcome::Answered } else { FilterOutcome::Refused });
-        answer
-    })
+    layer_fn(move |inner| Leave { inner, timeline: Arc::clone(&timeline) })
+}
+
+/// The service of [`leave`].
+#[derive(Debug, Clone)]
+pub struct Leave<S> {
+    inner: S,
+    timeline: Arc<Timeline>,
+}
+
+impl<R, T, E, S> Service<R> for Leave<S>
+where
+    S: Service<R, Response = T, Error = E>,
+{
+    type Response = T;
+    type Error = E;
+    type Future = ResponseFuture<S::Future>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), E>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, request: R) -> Self::Future {
+        let timeline = Arc::clone(&self.timeline);
+        ResponseFuture { timeline, inner: self.inner.call(request) }
+    }
+}
+
+pin_project! {
+    /// The future of [`Leave`].
+    #[derive(Debug)]
+    pub struct ResponseFuture<F> {
+        #[pin]
+        inner: F,
+        timeline: Arc<Timeline>,
+    }
+}
+
+impl<F, T, E> Future for ResponseFuture<F>
+where
+    F: Future<Output = Result<T, E>>,
+{
+    type Output = F::Output;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
+        let this = self.project();
+        let answer = ready!(this.inner.poll(cx));
+        this.timeline.leave(if answer.is_ok() { FilterOutcome::Answered } else { FilterOutcome::Refused });
+        Poll::Ready(answer)
+    }
 }
 
 #[cfg(test)]
@@ -48,7 +98,7 @@ mod tests {
 
     use tokio::task::yield_now;
     use tokio::time::{advance, sleep};
-    use tower::{Service, ServiceBuilder, ServiceExt, service_fn};
+    use tower::{ServiceBuilder, ServiceExt, service_fn};
 
     use super::super::Instruments;
     use super::*;
@@ -151,13 +201,20 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn the_way_back_is_not_measured() {
         let (latency, timeline) = timeline();
+        let works_on_the_way_back = |inner: Leave<_>| {
+            service_fn(move |request: u8| {
+                let inner = inner.clone();
+                async move {
+                    let answer = inner.oneshot(request).await;
+                    works_and_waits().await;
+                    answer
+                }
+            })
+        };
         let service = ServiceBuilder::new()
             .layer(leave(&timeline))
             .layer(enter(&timeline, Conceal))
-            .then(|answer: Result<u8, u8>| async move {
-                works_and_waits().await;
-                answer
-            })
+            .layer_fn(works_on_the_way_back)
             .layer(leave(&timeline))
             .layer(enter(&timeline, Forward))
             .service(service_fn(|request: u8| async move { Ok::<_, u8>(request) }));

@@ -23,7 +23,7 @@
 //! # How
 //!
 //! The stack of a connection shares a [`Timeline`], which knows the filter that currently has the request. [`enter()`]
-//! stands before each filter and moves the request to it; [`leave()`] reports the response. [`Total`] stands outside
+//! stands before each filter and moves the request to it; [`Leave`] reports the response. [`Total`] stands outside
 //! everything, refusals included: it starts the timeline, suspends and resumes it, and measures from the request head
 //! to the first and to the last byte of the response. `classify` and `rescue` report the endpoint class and the outcome
 //! to the timeline.
@@ -37,6 +37,6 @@ mod total;
 mod underway;
 
 pub use body::TimedBody;
-pub use enter::{enter, leave, track};
+pub use enter::{Leave, enter, leave, track};
 pub use timeline::{Instruments, Timeline};
 pub use total::{Total, total};
