@@ -22,9 +22,6 @@ fn patience() -> Duration {
 /// Interval between looks at the gauges. A page takes a millisecond of CPU or more, and a proxy may have 30 per second.
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);
 
-/// The part of a time that counts at least, of a proxy with a CPU limit that does not get what its limit grants.
-const MIN_COUNTED: f64 = 0.25;
-
 /// Time for which the processor time of a proxy at rest is measured, at full size, and the maximum that it may use: two
 /// of the kernel's clock ticks, and less than a third tick.
 const IDLE_TIME: Duration = Duration::from_secs(2);
@@ -96,15 +93,7 @@ fn gauges_of(page: &str, mock: &Handle) -> Gauges {
 
 /// Waits until all gauges are back at their values at rest. Returns the time that this took, and the memory that is used
 /// then. The error lists those that are not.
-///
-/// Under a CPU limit, in milliseconds per 100, time counts as far as the proxy gets the CPU time that the limit grants: a
-/// busy computer gives it less.
-pub(crate) async fn come_to_rest(
-    metrics_addr: SocketAddr,
-    mock: &Handle,
-    rest: &Gauges,
-    cpu: Option<u32>,
-) -> Result<Rested, String> {
+pub(crate) async fn come_to_rest(metrics_addr: SocketAddr, mock: &Handle, rest: &Gauges) -> Result<Rested, String> {
     let (began, cpu_before) = (Instant::now(), cpu_seconds(metrics_addr).await?);
     loop {
         let page = page(metrics_addr).await?;
@@ -125,10 +114,8 @@ pub(crate) async fn come_to_rest(
         if amiss.is_empty() {
             return Ok(Rested { took, mib });
         }
-        let used = cpu_of(&page)? - cpu_before;
-        let got = cpu.map_or(1.0, |granted| used * 100.0 / f64::from(granted) / took.as_secs_f64());
-        if took.mul_f64(got.clamp(MIN_COUNTED, 1.0)) > patience() {
-            let amiss = amiss.join(", ");
+        if took > patience() {
+            let (used, amiss) = (cpu_of(&page)? - cpu_before, amiss.join(", "));
             return Err(format!("not at rest after {took:?} and {used:.2} s of CPU, with {mib:.1} MiB: {amiss}"));
         }
         sleep(LOOK_INTERVAL).await;

@@ -135,7 +135,7 @@ pub(crate) async fn play(siege: &Siege, proxy: &Path, mock: &Handle, hostile: &T
     );
     // Only after the last honest request has its response.
     flood.shutdown().await;
-    let rested = gauges::come_to_rest(metrics_addr, mock, &rest, cpu.filter(|_| !is_emulated())).await;
+    let rested = gauges::come_to_rest(metrics_addr, mock, &rest).await;
     let sheds = gauges::sheds(metrics_addr).await;
     let usage = group.usage().ok_or("the control group does not tell what was used")?;
     drop(binary);
