@@ -161,14 +161,15 @@ impl DoorProbe {
         }
     }
 
-    /// Counts a failure. Returns the number of failures in a row if it is to be logged: 1, 2, 4, 8 and so on, so that a door that
-    /// fails for a day takes a dozen lines.
+    /// Counts a failure. Returns the number of failures in a row if it is to be logged: when the address goes or comes back, and after
+    /// 1, 2, 4, 8 and so on, so that a door that fails for a day takes a dozen lines.
     fn failed(&self, door: SocketAddr, is_gone: bool) -> Option<u32> {
         self.outcomes.of(Outcome::Failed).inc();
         let mut failing = self.failing.lock();
         let streak = failing.entry(door).or_insert(Streak { failures: 0, is_gone });
+        let is_other_trouble = streak.is_gone != is_gone;
         *streak = Streak { failures: streak.failures.saturating_add(1), is_gone };
-        Some(streak.failures).filter(|failures| failures.is_power_of_two())
+        Some(streak.failures).filter(|failures| is_other_trouble || failures.is_power_of_two())
     }
 }
 
@@ -228,8 +229,10 @@ mod tests {
     #[test]
     fn a_door_that_fails_for_long_is_logged_at_ever_longer_intervals() {
         let probe = DoorProbe::default();
-        let logged: Vec<u32> = (0..100).filter_map(|_| probe.failed(([127, 0, 0, 9], 80).into(), false)).collect();
+        let door = ([127, 0, 0, 9], 80).into();
+        let logged: Vec<u32> = (0..100).filter_map(|_| probe.failed(door, false)).collect();
         assert_eq!(logged, [1, 2, 4, 8, 16, 32, 64]);
+        assert_eq!([true, true, false].map(|is_gone| probe.failed(door, is_gone)), [Some(101), None, Some(103)]);
     }
 
     #[tokio::test]
