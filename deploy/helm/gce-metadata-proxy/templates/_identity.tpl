@@ -40,9 +40,9 @@
 {{- fail (printf "identity.shortTokens needs Kubernetes 1.30 for its admission policy, and this is %s (without a cluster, helm template needs --kube-version)" $version) -}}
 {{- end -}}
 {{- if and (eq .access "own-node") (semverCompare "<1.35.0-0" $version) -}}
-{{- fail (printf "identity.access own-node needs Kubernetes 1.36 (or 1.35 with the feature gate ConstrainedImpersonation), and this is %s; use kubelet, or on a managed cluster fenced (without a cluster, helm template needs --kube-version)" $version) -}}
+{{- fail (printf "identity.access own-node needs Kubernetes 1.36 (or 1.35 with the feature gate ConstrainedImpersonation), and this is %s; use kubelet from 1.34 on, or before that and on a managed cluster fenced (without a cluster, helm template needs --kube-version)" $version) -}}
 {{- else if and (eq .access "fenced") (semverCompare "<1.30.0-0" $version) -}}
-{{- fail (printf "identity.access fenced needs Kubernetes 1.30 for its admission policy, and this is %s; use kubelet (without a cluster, helm template needs --kube-version)" $version) -}}
+{{- fail (printf "identity.access fenced needs Kubernetes 1.30 for its admission policy, and this is %s; before that, no access gives pods tokens by itself (docs/identity-operations.md, Rights; without a cluster, helm template needs --kube-version)" $version) -}}
 {{- end -}}
 {{- end -}}
 {{- end }}
