@@ -24,7 +24,7 @@ pub(super) struct AdminArgs {
 
 impl AdminArgs {
     pub(super) fn is_typed(&self) -> bool {
-        self.metrics_addr.is_typed_beside(&config::METRICS_ADDR)
+        self.metrics_addr.is_typed_other_than(&config::METRICS_ADDR)
     }
 }
 

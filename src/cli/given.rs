@@ -89,7 +89,7 @@ impl<S: Syntax> Given<S> {
     }
 
     /// Whether a value other than the default was typed. The default is harmless where it has no effect.
-    pub(super) fn is_typed_beside(&self, default: &S::Value) -> bool {
+    pub(super) fn is_typed_other_than(&self, default: &S::Value) -> bool {
         self.is_typed() && self.value.as_ref().is_none_or(|value| S::show(value) != S::show(default))
     }
 

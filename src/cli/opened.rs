@@ -88,8 +88,11 @@ impl OpenedArgs {
     pub(super) fn check_in_pod(&self, mistakes: &mut Mistakes) {
         let Opened { drop_spoofed, max_new_connections, .. } = Opened::default();
         for (flag, is_typed) in [
-            ("--redirect-drop-spoofed", self.redirect_drop_spoofed.is_typed_beside(&drop_spoofed)),
-            ("--redirect-max-new-connections", self.redirect_max_new_connections.is_typed_beside(&max_new_connections)),
+            ("--redirect-drop-spoofed", self.redirect_drop_spoofed.is_typed_other_than(&drop_spoofed)),
+            (
+                "--redirect-max-new-connections",
+                self.redirect_max_new_connections.is_typed_other_than(&max_new_connections),
+            ),
         ] {
             mistakes.without(flag, "--mode daemonset", is_typed);
         }

@@ -61,8 +61,9 @@ enum Look {
 
 impl Stage {
     /// Returns the token. Begins a flight with `work` if needed, and waits for it until `deadline`. `work` is told its
-    /// urgency: [`Urgency::Background`] if there is a valid token, or [`Urgency::Soon`] if a caller waits and that ends soon. A flight that began for nobody becomes
-    /// urgent with a caller that waits without a token, and if it fails, that one begins another.
+    /// urgency: [`Urgency::Background`] if there is a valid token, or [`Urgency::Soon`] if a caller waits and that token ends
+    /// soon. A flight that began for nobody becomes urgent once a caller waits for it without a token. If it fails
+    /// nevertheless, that caller begins another.
     pub(super) async fn get<W, F>(&self, want: Want, (deadline, haste): (Instant, &Haste), work: W) -> Outcome
     where
         W: FnOnce(Haste) -> F,

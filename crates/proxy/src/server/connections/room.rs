@@ -17,7 +17,7 @@ pub(super) const MIN_READING_INTERVAL: Duration = Duration::from_millis(5);
 /// Why there is no room.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::server) enum NoRoom {
-    /// Only a very recent connection could give way. Whoever asks should ask again shortly.
+    /// Only a very recent connection could give way: try again shortly.
     Later,
     /// No connection gives way.
     Refused,
