@@ -29,8 +29,8 @@
 //! | crate | contents |
 //! |---|---|
 //! | [`protocol`] | requests as types, and policies: no socket and no clock |
+//! | [`base`] | the clock of tokens, back-off, hooks, the kernel's interfaces and routes |
 //! | [`redirect`] | the kernel's rules; nothing that reads pods' requests |
-//! | [`base`] | the clock of tokens, back-off, and hooks |
 //! | [`telemetry`] | logs and metrics |
 //! | [`http_client`] | requests to other servers, with TLS |
 //! | [`proxy`] | the request path; nothing about pods' identities, Kubernetes or TLS |
