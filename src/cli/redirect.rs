@@ -28,8 +28,9 @@ pub(super) enum Subcommands {
         #[arg(long, conflicts_with = "dry_run")]
         keep: bool,
 
-        /// With --keep: address to serve /metrics on, which has the packets that --redirect-max-new-connections dropped. None by
-        /// default, so that the process that changes the firewall has no open port
+        /// With --keep: address to serve /metrics on: how many packets --redirect-max-new-connections dropped, whether spoofed
+        /// packets are dropped, and how often the rules were restored. None by default, so that the process that changes the
+        /// firewall has no open port
         #[arg(long, value_name = "HOST:PORT", requires = "keep")]
         keeper_metrics_addr: Option<Given<SocketAddr>>,
 

@@ -70,7 +70,7 @@ flags! {
         reuse_port: Switch => reuse_port,
 
         /// Maximum concurrent requests to the metadata server. Excess requests are refused; answers from memory do not count.
-        /// A waiting request uses 25 KiB of memory, at most 56 KiB
+        /// With both of its connections, a waiting request uses 25 KiB of memory, at most 68 KiB
         // The concurrency at which k8s-metadata-proxy was measured, and more requests than the 110 pods of a node send at once.
         #[arg(long, env = "METADATA_PROXY_MAX_IN_FLIGHT", count = 200)]
         max_in_flight: Given<Count<1>> => max_in_flight,

@@ -1,4 +1,4 @@
-//! [`HttpClient`]: the client for Google, the trace collector and admin pages, and for `check`.
+//! [`HttpClient`]: the client for Google and admin pages, and for `check`.
 //!
 //! Requests to the metadata server go through `upstream::UpstreamClient`, which counts every byte. This
 //! client keeps connections alive, has one deadline for a whole request, and reads whole bodies up to a limit. How it

@@ -64,9 +64,10 @@
 //! # Where they cannot be installed
 //!
 //! The redirect may be impossible on a node: another program has the proxy's address, the node lacks it, or the tool refuses a rule. Pods must
-//! not reach the server meanwhile. A redirect in force to other addresses, which this node has, does that, and pods may be served by it. So [`Redirect::install`] tries a list of plans, from the whole one to the barest
-//! (`plan.rs`): without the bound on new connections, which is still a redirect ([`State::Unbounded`]); bypass with leaving,
-//! guard or both; bypass alone. Without the redirect, the bypass chain also resets port 80. One error, [`NotInstalled`],
+//! not reach the server meanwhile. An earlier redirect to other addresses of this node ensures that and may still serve pods, so it
+//! stays. Otherwise [`Redirect::install`] tries a list of plans, from the whole one to the barest (`plan.rs`): without the bound on new
+//! connections, which is still a redirect ([`State::Unbounded`]); bypass with leaving, guard or both; bypass alone. Without the
+//! redirect, the bypass chain also resets port 80. One error, [`NotInstalled`],
 //! contains the reason and the consequence for pods. [`Keeper`] tries again. Where the address for IPv6 alone cannot be had, the plan
 //! is one for IPv4, and *bypass* closes IPv6. A redirect of a pod installs nothing where that of a node is, or in the
 //! machine's own network.

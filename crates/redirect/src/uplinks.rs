@@ -1,9 +1,9 @@
 //! [`Uplinks`]: the interfaces on the node's routes to the metadata server. Packets received on them come from outside the node.
 //!
-//! By IP version: a pod that made an interface of pods an uplink would keep all behind it from the redirect. A route of IPv6 may come
-//! from the network, by a router advertisement, and a pod can send those where the node accepts them. So an interface of pods is an
-//! uplink only if the route of IPv4, which comes from the node's own configuration, leads by it as well (such as where the node is
-//! itself a container, with a veth).
+//! Uplinks are found for each IP version separately. If a pod could turn a pod interface into an uplink, no pod behind it would be
+//! redirected. A route of IPv6 may come from the network, by a router advertisement, and a pod can send those where the node accepts
+//! them. So an interface of pods is an uplink only if the route of IPv4, which comes from the node's own configuration, leads by it as
+//! well (such as where the node is itself a container, with a veth).
 
 use std::collections::HashSet;
 use std::fmt;

@@ -37,7 +37,8 @@ use base::clock::BootTime;
 use telemetry::histogram::{Histogram, TIME_BOUNDS};
 use telemetry::{Registry, table};
 
-/// Scans take at most 1/20 of a processor's time.
+/// A rest takes this many times as long as the scan before, up to [`MAX_REST`]. So scans take at most about 1/20 of a processor's
+/// time if each takes 10 ms or less, and longer ones more ([`MIN_REST`]).
 const SHARE: u32 = 20;
 
 /// Longest rests before a scan that a client waits for: if an earlier scan may show the client's pod, and if none can.

@@ -6,7 +6,7 @@ use http::Uri;
 
 use super::host::host_and_port;
 
-/// The address of a server: the upstream or a trace collector. Only plain HTTP is supported.
+/// The address of the upstream. Only plain HTTP is supported.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Target {
     host: Box<str>,
