@@ -17,6 +17,7 @@ use crate::world::{SERVER, World, eventually, is_open, is_protected, redirect, s
 /// The tests of this module.
 pub const TESTS: &[Test] = tests![
     a_tool_that_refuses_a_rule_closes_pods,
+    a_tool_that_fails_now_is_not_passed_over,
     the_other_tool_closes_pods,
     a_sidecar_that_cannot_redirect_closes_its_pod,
     where_nothing_can_be_installed_it_says_that_pods_are_open,
@@ -44,7 +45,7 @@ impl Picky {
         let patterns: Vec<String> = words.iter().map(|word| format!("*'{word}'*")).collect();
         let script = format!(
             "#!/bin/sh\ninput=$(cat)\n\
-             case \"$* $input\" in *{argument}*) ;; {}) echo again >>$0.refused; echo not in this kernel >&2; exit 1 ;; esac\n\
+             case \"$* $input\" in *{argument}*) ;; {}) echo again >>$0.refused; echo ${{SAID:-not in this kernel}} >&2; exit 1 ;; esac\n\
              printf '%s\\n' \"$input\" | {} \"$@\"\n",
             patterns.join("|"),
             real(program)
@@ -110,6 +111,31 @@ fn a_tool_that_refuses_a_rule_closes_pods() {
         succeeds(&redirect(&world.node, "remove"));
         is_open(&world.pods[0], SERVER);
     }
+}
+
+/// The rules of the other one would be added to those in force.
+fn a_tool_that_fails_now_is_not_passed_over() {
+    let world = World::new();
+    let picky = Picky::new(&["list tables"]);
+    let tired = format!("SAID='No buffer space available' {}", picky.first());
+    let failed = ["nft is installed, but fails now", "pods are closed: nft"];
+    fails(&after(&world.node, &tired, "install"), &failed);
+    fails(&after(&world.node, &tired, "check"), &failed[..1]);
+    fails(&after(&world.node, &tired, "remove"), &failed[..1]);
+    all_is_closed(&world.pods[0]);
+
+    // One that has worked, whatever it says later.
+    let folder = picky.0.join("later");
+    fs::create_dir(&folder).expect("a folder");
+    symlink(real("nft"), folder.join("nft")).expect("a link");
+    let line = format!("exec env PATH={}:$PATH {BINARY} redirect install --keep", folder.display());
+    let keeper = Process::spawn(world.node.command("sh").args(["-c", &line]));
+    keeper.line("redirect installed");
+    fs::remove_file(folder.join("nft")).expect("it is there");
+    symlink(picky.0.join("nft"), folder.join("nft")).expect("a link");
+    keeper.line("could not be checked and was installed again");
+    assert!(!World::state_of(&world.node).contains("GCE-METADATA-PROXY"), "the other tool has rules, too");
+    assert_eq!(redirect(&world.node, "check").code, Some(0));
 }
 
 fn the_other_tool_closes_pods() {

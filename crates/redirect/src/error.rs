@@ -36,6 +36,9 @@ pub enum Error {
         /// The tool's error output in one line, or its exit status.
         said: String,
     },
+    /// The tool is there, and may work the next time.
+    #[error("{tool} is installed, but fails now: {said}")]
+    Busy { tool: &'static str, said: String },
     #[error(
         "{tool} has no table {table} on this node ({said}). Load its module on the node, such as ip6table_{table} or \
          iptable_{table}, use nft (--tool nft), or turn IPv6 off on a node without it"

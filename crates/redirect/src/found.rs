@@ -105,7 +105,7 @@ impl Redirect {
 
     /// The state if this tool has no rules. The other tool's may be in force.
     async fn by_other_tool(tool: Tool, plan: &Plan) -> Result<State, Error> {
-        let Some(other) = tool.other().if_usable().await else { return Ok(State::Absent) };
+        let Some(other) = tool.other().if_usable().await? else { return Ok(State::Absent) };
         let of_other = |what, effect: &str| {
             State::Differs(format!("it was installed with {other}, {what}; these flags use {tool}. {effect}"))
         };

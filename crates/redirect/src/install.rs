@@ -167,10 +167,9 @@ impl Redirect {
     async fn install_whole(&self, plan: &Plan, until: Option<Instant>) -> Result<Tool, Error> {
         privileges::check()?;
         let tool = self.tool().await?;
-        let other = tool.other().if_usable().await;
+        let tools = Tool::all_usable(Some(tool)).await;
         if self.settings.mode.is_node() {
             self.add_addresses()?;
-            let tools: Vec<Tool> = std::iter::once(tool).chain(other).collect();
             first_edition::wait_for_successor(&tools, &self.to(), &self.shared(), until).await?;
         }
         tool.install(plan).await?;
@@ -178,7 +177,7 @@ impl Redirect {
         if let Err(error) = addresses::remove_except(&self.to().addrs().map(|to| to.ip()).collect::<Vec<_>>()) {
             tracing::warn!(%error, "cannot take away addresses of an earlier redirect from the interface lo");
         }
-        if let Some(other) = other
+        if let Some(other) = tools.get(1)
             && let Err(error) = other.remove().await
         {
             // The redirect works, so this is no reason to close pods.
@@ -188,9 +187,9 @@ impl Redirect {
     }
 }
 
-/// Whether a tool refused the rules, or a table for them.
+/// Whether a tool refused the rules, or a table for them, or failed.
 fn is_refusal(error: &Error) -> bool {
-    matches!(error, Error::Tool { .. } | Error::NoTable { .. })
+    matches!(error, Error::Tool { .. } | Error::Busy { .. } | Error::NoTable { .. })
 }
 
 fn warn_unbounded(error: &Error) {

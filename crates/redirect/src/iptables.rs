@@ -51,9 +51,9 @@ impl Family {
     }
 }
 
-/// Whether the tools are installed and work.
-pub(super) async fn is_usable() -> bool {
-    process::exists("iptables-restore") && process::run("iptables-save", &["-t", "nat"], "").await.is_ok()
+/// Fails unless the tools are installed and work.
+pub(super) async fn probe() -> Result<(), Error> {
+    process::run("iptables-save", &["-t", "nat"], "").await.map(drop)
 }
 
 pub(super) async fn install(plan: &Plan) -> Result<(), Error> {

@@ -300,10 +300,11 @@ impl Redirect {
     }
 
     async fn tool(&self) -> Result<Tool, Error> {
-        match self.tool {
-            Some(tool) => tool.if_usable().await.ok_or(Error::NoTool),
-            None => Tool::first_usable().await.ok_or(Error::NoTool),
-        }
+        let usable = match self.tool {
+            Some(tool) => tool.if_usable().await?,
+            None => Tool::first_usable().await?,
+        };
+        usable.ok_or(Error::NoTool)
     }
 
     /// The rules to install. They guard loopback if either tool has the first edition's mark.
@@ -340,7 +341,7 @@ pub async fn remove() -> Result<Vec<(Tool, bool)>, Error> {
     privileges::check()?;
     let mut used = Vec::new();
     for tool in [Tool::Nft, Tool::Iptables] {
-        if let Some(tool) = tool.if_usable().await {
+        if let Some(tool) = tool.if_usable().await? {
             let had_any = !matches!(tool.listing().await, Ok(None));
             // Routing to loopback must stop before the rules that guard it are removed.
             if first_edition::needs_guard(&[tool]).await && !first_edition::stop_routing_loopback() {

@@ -15,9 +15,9 @@ pub(super) const OPENED_LOOPBACK: &str = "opened_loopback";
 /// Name and type of the sets that count new connections by source, of IPv4 and of IPv6.
 const NEW_CONNECTIONS: [(&str, &str); 2] = [("new_connections", "ipv4_addr"), ("new_connections_v6", "ipv6_addr")];
 
-/// Whether `nft` is installed and the kernel supports nftables.
-pub(super) async fn is_usable() -> bool {
-    process::exists("nft") && process::run("nft", &["list", "tables"], "").await.is_ok()
+/// Fails unless `nft` is installed and the kernel supports nftables.
+pub(super) async fn probe() -> Result<(), Error> {
+    process::run("nft", &["list", "tables"], "").await.map(drop)
 }
 
 pub(super) async fn install(plan: &Plan) -> Result<(), Error> {

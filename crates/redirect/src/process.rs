@@ -3,7 +3,6 @@
 //! Rules are passed on standard input, and never through a shell.
 
 use std::io;
-use std::path::PathBuf;
 use std::process::Stdio;
 use std::time::Duration;
 
@@ -17,15 +16,19 @@ use super::Error;
 /// the removal of namespaces.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Whether a tool is on `PATH`.
-pub(super) fn exists(tool: &str) -> bool {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path).map(|folder| folder.join(tool)).any(|file: PathBuf| file.is_file())
-}
+/// Words of tools, and of the system, about what passes: other programs change rules, or something is used up.
+const PASSING: [&str; 6] = [
+    "xtables lock",
+    "Cannot allocate memory",
+    "Interrupted system call",
+    "No buffer space available",
+    "Resource temporarily unavailable",
+    "Too many open files",
+];
 
 /// Runs a tool with `input` on its standard input, and returns its standard output.
 pub(super) async fn run(tool: &'static str, args: &[&str], input: &str) -> Result<String, Error> {
-    let failed = |error: io::Error| Error::Tool { tool, said: error.to_string() };
+    let failed = |error: io::Error| failure(tool, error.to_string());
     let mut child = Command::new(tool)
         .args(args)
         .stdin(Stdio::piped())
@@ -43,12 +46,40 @@ pub(super) async fn run(tool: &'static str, args: &[&str], input: &str) -> Resul
     };
     let output = timeout(TIMEOUT, talk)
         .await
-        .map_err(|_| Error::Tool { tool, said: format!("no response within {} s", TIMEOUT.as_secs()) })?
+        .map_err(|_| Error::Busy { tool, said: format!("no response within {} s", TIMEOUT.as_secs()) })?
         .map_err(failed)?;
     if output.status.success() {
         return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
     }
     let said = String::from_utf8_lossy(&output.stderr);
     let said = said.split_whitespace().collect::<Vec<_>>().join(" ");
-    Err(Error::Tool { tool, said: if said.is_empty() { output.status.to_string() } else { said } })
+    let said = if said.is_empty() { output.status.to_string() } else { said };
+    // Without a code, a signal ended it, as where memory is short.
+    Err(if output.status.code().is_none() { Error::Busy { tool, said } } else { failure(tool, said) })
+}
+
+fn failure(tool: &'static str, said: String) -> Error {
+    let passes = PASSING.iter().any(|words| said.contains(words));
+    if passes { Error::Busy { tool, said } } else { Error::Tool { tool, said } }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn what_passes_is_told_from_what_stays() {
+        for (script, expected) in [
+            ("echo 'cache initialization failed: No buffer space available' >&2; exit 1", true),
+            ("echo 'Another app is currently holding the xtables lock.' >&2; exit 4", true),
+            ("kill -9 $$", true),
+            ("echo 'cache initialization failed: Protocol not supported' >&2; exit 1", false),
+            ("exit 3", false),
+        ] {
+            let error = run("sh", &["-c", script], "").await.expect_err("it fails");
+            assert_eq!(matches!(error, Error::Busy { .. }), expected, "{script}: {error}");
+        }
+        let missing = run("no-such-tool", &[], "").await;
+        assert!(matches!(missing, Err(Error::Tool { .. })), "{missing:?}");
+    }
 }

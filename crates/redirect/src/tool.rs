@@ -2,6 +2,8 @@
 //!
 //! Both install the same plan.
 
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
 use super::plan::Plan;
 use strum::{Display, EnumString, VariantNames};
 
@@ -18,31 +20,42 @@ pub enum Tool {
 }
 
 impl Tool {
-    /// The first usable tool, in order of preference.
-    pub(super) async fn first_usable() -> Option<Self> {
-        match Self::Nft.if_usable().await {
+    /// The first usable tool, in order of preference. One that fails now is not passed over: its rules may be in force, and those
+    /// of the next one would be added to them.
+    pub(super) async fn first_usable() -> Result<Option<Self>, Error> {
+        match Self::Nft.if_usable().await? {
             None => Self::Iptables.if_usable().await,
-            usable => usable,
+            usable => Ok(usable),
         }
     }
 
-    /// All usable tools: this one first, then in order of preference.
+    /// All usable tools, also those that fail now: this one first, then in order of preference.
     pub(super) async fn all_usable(first: Option<Self>) -> Vec<Self> {
         let first = first.unwrap_or(Self::Nft);
         let mut usable = Vec::new();
         for tool in [first, first.other()] {
-            usable.extend(tool.if_usable().await);
+            usable.extend(tool.if_usable().await.unwrap_or(Some(tool)));
         }
         usable
     }
 
-    /// This tool, if it is usable.
-    pub(super) async fn if_usable(self) -> Option<Self> {
-        let is_usable = match self {
-            Self::Nft => nft::is_usable().await,
-            Self::Iptables => iptables::is_usable().await,
-        };
-        is_usable.then_some(self)
+    /// This tool, unless it is not installed or the kernel lacks what it needs. Fails where it only fails now. Once it has worked,
+    /// it stays the tool of this process.
+    pub(super) async fn if_usable(self) -> Result<Option<Self>, Error> {
+        static HAS_WORKED: [AtomicBool; 2] = [const { AtomicBool::new(false) }; 2];
+        let has_worked = &HAS_WORKED[self as usize];
+        if !has_worked.load(Relaxed) {
+            let probed = match self {
+                Self::Nft => nft::probe().await,
+                Self::Iptables => iptables::probe().await,
+            };
+            match probed {
+                Ok(()) => has_worked.store(true, Relaxed),
+                Err(busy @ Error::Busy { .. }) => return Err(busy),
+                Err(_) => return Ok(None),
+            }
+        }
+        Ok(Some(self))
     }
 
     pub(super) fn other(self) -> Self {
