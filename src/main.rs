@@ -123,7 +123,7 @@ async fn redirect(
 ) -> Outcome<(String, u8)> {
     let once_installed = async |redirect: redirect::Redirect| {
         if let Some(taint) = startup_taint {
-            taint.remove(async || redirect.is_installed().await).await;
+            taint.keep_away(async || redirect.is_installed().await).await;
         }
     };
     let registry = Registry::of_this_process();

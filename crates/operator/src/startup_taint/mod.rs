@@ -1,7 +1,8 @@
 //! [`StartupTaint`]: keeps pods off a new node until it is protected.
 //!
 //! Nodes register with a taint that only the proxy's pod tolerates. `redirect install --keep` removes it once the rules are
-//! installed and the proxy is ready. It does so once: a node that is registered again gets a new pod of the proxy.
+//! installed and the proxy is ready. A node that is deleted and registered again has the taint again, and this process may
+//! live on, so it looks for the taint from then on.
 
 mod key;
 
@@ -12,7 +13,7 @@ use http::StatusCode;
 use tokio::time::{Instant, sleep};
 
 use crate::ask;
-use base::backoff::Backoff;
+use base::backoff::{Backoff, Jitter};
 use identity::cluster::{self, Cluster, Failure, NodeName, RequestError};
 use telemetry::sampled::Sampled;
 
@@ -26,6 +27,12 @@ const REMINDER_INTERVAL: Duration = Duration::from_secs(30);
 
 /// Wait before the next attempt to remove the taint.
 const BACK_OFF: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(30));
+
+/// Interval between looks whether the taint is back. 5,000 nodes are 42 requests a second for one object each.
+const LOOK_INTERVAL: Duration = Duration::from_secs(120);
+
+/// Nodes that start together must not stay together.
+const JITTER: Jitter = Jitter(0.75, 1.25);
 
 /// The page that says whether the proxy is ready.
 const READYZ: &str = "/readyz";
@@ -42,31 +49,48 @@ pub struct StartupTaint {
 }
 
 impl StartupTaint {
-    /// Waits until the proxy is ready and the rules are installed, and then removes the taint. Retries until it is gone: a
-    /// brief outage of the API server must not keep pods off the node.
-    pub async fn remove(self, is_redirected: impl AsyncFn() -> bool) {
-        loop {
-            proxy_is_ready(self.admin).await;
-            // Another program may have flushed them at the node's start, while the proxy's image was pulled.
-            if is_redirected().await {
-                break;
+    /// Waits until the proxy is ready and the rules are installed, and then removes the taint, each time that the node has it.
+    /// Retries until it is gone: a brief outage of the API server must not keep pods off the node.
+    pub async fn keep_away(self, is_redirected: impl AsyncFn() -> bool) {
+        let works = async || {
+            loop {
+                proxy_is_ready(self.admin).await;
+                // Another program may have flushed them at the node's start, while the proxy's image was pulled.
+                if is_redirected().await {
+                    return;
+                }
+                tracing::warn!(
+                    "the redirect was changed since it was installed; the startup taint stays until it is restored"
+                );
+                sleep(REMINDER_INTERVAL).await;
             }
-            tracing::warn!(
-                "the redirect was changed since it was installed; the startup taint stays until it is restored"
-            );
-            sleep(REMINDER_INTERVAL).await;
-        }
-        let Self { key, cluster: settings, .. } = self;
-        let mut retry = Retry::new(&settings.node, &key);
+        };
+        works().await;
+        let mut retry = Retry::new(&self.cluster.node, &self.key);
         // The credential's files may appear later.
         let cluster = loop {
-            match Cluster::connect(&settings).await {
+            match Cluster::connect(&self.cluster).await {
                 Ok(cluster) => break cluster,
                 Err(error) => retry.after(&error.into()).await,
             }
         };
-        remove_from(&cluster, &key).await;
+        keep_away_from(&cluster, &self.key, works).await;
     }
+}
+
+/// Removes the taint from this cluster's node, and again whenever it is back and everything works.
+async fn keep_away_from(cluster: &Cluster, key: &TaintKey, works: impl AsyncFn()) {
+    loop {
+        remove_from(cluster, key).await;
+        while !is_back(cluster, key).await {}
+        works().await;
+    }
+}
+
+/// Whether the node has the taint, after a while. An API server that does not answer is asked again.
+async fn is_back(cluster: &Cluster, key: &TaintKey) -> bool {
+    sleep(JITTER.of(LOOK_INTERVAL, fastrand::f64())).await;
+    cluster.taints().await.is_ok_and(|node| node.without_taint(key.as_str()).is_some())
 }
 
 /// Removes the taint from this cluster's node.

@@ -78,6 +78,31 @@ async fn whatever_fails_is_tried_again_more_and_more_seldom() {
     assert_eq!(began.elapsed().as_secs(), 1 + 2 + 4 + 8 + 16 + 30 + 30);
 }
 
+/// The node was deleted and registered again, under a pod that lived on.
+#[tokio::test(start_paused = true)]
+async fn a_taint_that_is_back_is_removed_once_everything_works() {
+    const WORKS_AFTER: Duration = Duration::from_secs(7);
+    let (mut fake, cluster) = Fake::new("node-1");
+    let key = TaintKey::parse(KEY).expect("a key");
+    let keeping = tokio::spawn(async move {
+        keep_away_from(&cluster, &key, async || sleep(WORKS_AFTER).await).await;
+    });
+    let tainted = node("7", &json!([taint(KEY, "NoSchedule")]));
+    show(&mut fake, &node("6", &Value::Null)).await;
+    for _ in 0..2 {
+        let began = Instant::now();
+        fake.asked().await.refuse(404, "there is no such node");
+        show(&mut fake, &tainted).await;
+        assert!((180..=300).contains(&began.elapsed().as_secs()), "two looks took {:?}", began.elapsed());
+        let seen = Instant::now();
+        show(&mut fake, &tainted).await;
+        assert_eq!(seen.elapsed(), WORKS_AFTER);
+        let patch = fake.asked().await.body().await;
+        assert_eq!(patch, json!({"metadata": {"resourceVersion": "7"}, "spec": {"taints": []}}));
+    }
+    keeping.abort();
+}
+
 #[tokio::test]
 async fn the_proxy_is_ready_when_it_says_so() {
     let nobody = is_ready(([127, 0, 0, 1], 1).into()).await;
