@@ -55,11 +55,17 @@ fn what_only_another_tool_shows_keeps_its_addresses() {
     let tools = tools.trim();
     let line = format!("env PATH={tools} {BINARY} redirect remove");
     let refused = Ended::of(world.node.command("sh").args(["-c", &line]));
-    assert!(refused.code == Some(1) && refused.stderr.contains("Nothing was removed"), "{refused:?}");
+    assert!(refused.code == Some(1) && refused.stderr.contains("nothing was changed"), "{refused:?}");
     is_protected(&world.pods[0]);
+    let check = || Ended::of(world.node.command("sh").args(["-c", &line.replace("remove", "check")]));
+    let unseen = check();
+    assert!(unseen.code == Some(1) && unseen.stdout.is_empty(), "{unseen:?}");
+    assert!(unseen.stderr.contains("what is in force cannot be seen"), "{unseen:?}");
     succeeds(&redirect(&world.node, "remove"));
     let removed = Ended::of(world.node.command("sh").args(["-c", &line]));
     assert_eq!(removed.code, Some(0), "there are no addresses left: {removed:?}");
+    succeeds(&redirect(&world.node, "install --tool iptables"));
+    succeeds(&check());
     world.node.sh(&format!("rm -r {tools}"));
 }
 

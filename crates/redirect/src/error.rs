@@ -15,8 +15,9 @@ pub enum Error {
     NoTool,
     /// Rules may be in force that only nft shows.
     #[error(
-        "the interface lo has the proxy's addresses, but iptables has no rules of a redirect, and nft is not usable here: they may be nft's. \
-         Nothing was removed; run this where nft is, such as in the container redirect or in an image that contains nftables"
+        "iptables has no rules of a redirect that close pods, and nft, which may have them, is not usable here: what is in force cannot be \
+         seen, and nothing was changed. Run this where nft is, such as in the container redirect (kubectl exec) or in an image that \
+         contains nftables"
     )]
     Unseen,
     /// This process lacks `CAP_NET_ADMIN`.
