@@ -64,6 +64,7 @@ fn a_network_that_may_bypass_netfilter_is_pointed_out() {
     for (interface, whose, remedy) in [
         ("cilium_host", "this node's network is Cilium's", "bpf.hostLegacyRouting"),
         ("bpfin.cali", "this node's network is Calico's", "bpfEnabled: false"),
+        ("ovn-k8s-mp0", "this node's network is OVN-Kubernetes", "routingViaHost: true"),
     ] {
         let world = World::new();
         let keeper = Process::start(&world.node, &["redirect", "install", "--keep"]);

@@ -8,9 +8,9 @@
 
 use std::path::Path;
 
-/// Interfaces of networks that may do so, each with advice: one that Cilium has with any settings, and one that Calico has only with
-/// its eBPF data plane.
-const TRACES: [(&str, &str); 2] = [
+/// Interfaces of networks that may do so, each with advice: those that Cilium and OVN-Kubernetes have with any settings, and one that
+/// Calico has only with its eBPF data plane.
+const TRACES: [(&str, &str); 3] = [
     (
         "cilium_host",
         "this node's network is Cilium's. With eBPF host routing ('cilium-dbg status': Host: BPF), pods' packets bypass \
@@ -24,6 +24,13 @@ const TRACES: [(&str, &str); 2] = [
          reach the metadata server itself. If they do, this node's canary is not ready (components/canary, Helm: \
          canary.enabled), and 'gce-metadata-proxy check' in a pod says so. Then set bpfEnabled: false in Calico's \
          FelixConfiguration (of its operator: linuxDataplane: Iptables or Nftables)",
+    ),
+    (
+        "ovn-k8s-mp0",
+        "this node's network is OVN-Kubernetes. In its gateway mode 'shared', pods' packets bypass these rules, and pods \
+         may reach the metadata server itself. If they do, this node's canary is not ready (components/canary, Helm: \
+         canary.enabled), and 'gce-metadata-proxy check' in a pod says so. Then set the gateway mode 'local' (OpenShift: \
+         routingViaHost: true). On OpenShift, rules in each pod's own network refuse 169.254.169.254 before these",
     ),
 ];
 
