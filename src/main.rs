@@ -43,12 +43,9 @@ type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
 /// Runs the command. Returns the text for standard output, and the exit code.
 fn start(command: Command) -> Outcome<(String, ExitCode)> {
     let runtime = runtime(threads::count())?;
-    // A resolver that hangs must not hold up the result.
-    let is_brief = matches!(command, Command::Check { .. } | Command::IdentityDoctor { .. });
     let outcome = runtime.block_on(run(command)).map(|(text, code)| (text, ExitCode::from(code)));
-    if is_brief {
-        runtime.shutdown_background();
-    }
+    // What blocks a thread, such as a resolver that hangs, must hold up neither the result nor the exit.
+    runtime.shutdown_background();
     outcome
 }
 

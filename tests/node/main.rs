@@ -31,6 +31,7 @@ mod refusing;
 mod sandboxes;
 mod sidecar;
 mod spoof;
+mod stopping;
 #[allow(dead_code, unreachable_pub, unused_imports, reason = "each test binary uses a part of it")]
 #[path = "../support/mod.rs"]
 mod support;
@@ -69,6 +70,7 @@ fn main() -> ExitCode {
         ("refusing", refusing::TESTS),
         ("sidecar", sidecar::TESTS),
         ("spoof", spoof::TESTS),
+        ("stopping", stopping::TESTS),
     ];
     // These measure time.
     let alone =

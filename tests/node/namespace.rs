@@ -106,7 +106,8 @@ impl Namespace {
         self.spawn(move || Kept::open(addr)).join().expect("no panic").expect("somebody listens")
     }
 
-    fn etc(&self) -> PathBuf {
+    /// The folder with files that hide those in `/etc`.
+    pub fn etc(&self) -> PathBuf {
         PathBuf::from("/etc/netns").join(&self.name)
     }
 }
