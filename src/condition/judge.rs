@@ -25,7 +25,7 @@ pub struct Seen {
     pub troubles: Vec<Trouble>,
     pub policy: PolicySeen,
     pub minute: Tally,
-    /// The client with the most requests in the last minute, in words.
+    /// The client with the most sheds in the last minute, or otherwise with the most requests, in words.
     pub busiest: Option<String>,
     /// Why the redirect that this process keeps is not installed.
     pub redirect: Option<String>,
@@ -55,6 +55,7 @@ pub fn facts(seen: &Seen) -> Vec<Fact> {
     let mut facts: Vec<Fact> = of_state(&seen.state, watch_error)
         .into_iter()
         .chain(seen.troubles.iter().map(|trouble| of_trouble(trouble, watch_error, &seen.minute)))
+        .chain(server_failed(seen))
         .chain(unidentified(&seen.minute))
         .chain(unread_account(&seen.minute))
         .chain(seen.state_error.as_deref().map(state_dir))
@@ -154,6 +155,16 @@ fn of_trouble(trouble: &Trouble, watch_error: Option<&str>, minute: &Tally) -> F
     }
 }
 
+/// A single path or account may be the reason, and a pod can ask for it as often as it likes, so the node is not degraded.
+fn server_failed(seen: &Seen) -> Option<Fact> {
+    let is_reported = seen.troubles.iter().any(|trouble| matches!(trouble, Trouble::Upstream { .. }));
+    let count = Some(seen.minute.server_failed).filter(|count| *count > 0 && !is_reported)?;
+    let seen = format!("it answered {count} requests of the last minute with 429 or 5xx");
+    Some(Fact::new(Topic::MetadataServer, Condition::Ok, "the metadata server", seen).advising(
+        "the last refusals list the pods, and what they asked for; ask the server for the same from the node itself",
+    ))
+}
+
 fn unidentified(minute: &Tally) -> Option<Fact> {
     let count = Some(minute.unidentified).filter(|count| *count > 0)?;
     let seen = format!("{count} requests got 503 in the last minute, because it is not known which pod sent them");
@@ -195,7 +206,8 @@ fn no_tokens(minute: &Tally) -> Option<Fact> {
 fn account_refused(minute: &Tally) -> Option<Fact> {
     let count = Some(minute.account_refused).filter(|count| *count > 0)?;
     let seen = format!(
-        "Google refused {count} requests of single accounts in the last minute; other accounts are not affected"
+        "{count} requests of single accounts failed in the last minute: Google refused them, or a quota of the account is used up; \
+         other accounts are not affected"
     );
     Some(Fact::new(Topic::Tokens, Condition::Ok, "pods' own tokens", seen).advising(
         "the last refusals list the pods and Google's messages; if all accounts are refused, run `identity doctor` beside the proxy",
@@ -249,10 +261,10 @@ fn overload(minute: &Tally, busiest: Option<&str>) -> Option<Fact> {
     }
     let seen = format!("in the last minute, {}", parts.join("; "));
     let fact = degraded(Topic::Overload, "overload", seen).advising(
-        "stop the client that sends most; docs/operations.md has the causes of each reason under \"Overload\"",
+        "see what that client does, and which others are refused; docs/operations.md has the causes of each reason under \"Overload\"",
     );
     Some(match busiest {
-        Some(busiest) => fact.saying(format!("most came from {busiest}")),
+        Some(busiest) => fact.saying(busiest),
         None => fact,
     })
 }

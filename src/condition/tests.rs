@@ -97,8 +97,14 @@ fn each_state_has_its_condition_its_fact_and_what_to_do() {
         assert_eq!(json::deserialize(written).expect("JSON"), facts);
     }
     assert_eq!(facts(&well()), []);
-    let provoked = facts(&Seen { minute: Tally { account_refused: 1000, ..Tally::default() }, ..well() });
-    assert_eq!((provoked.len(), Condition::of(&provoked)), (1, Condition::Ok), "one pod can provoke it");
+    for provoked in
+        [Tally { account_refused: 1000, ..Tally::default() }, Tally { server_failed: 1000, ..Tally::default() }]
+    {
+        let facts = facts(&Seen { minute: provoked, ..well() });
+        assert_eq!((facts.len(), Condition::of(&facts)), (1, Condition::Ok), "one pod can provoke it");
+    }
+    let failed = Tally { server_failed: 1, ..Tally::default() };
+    assert_eq!(facts(&Seen { minute: failed, ..upstream(59) }).len(), 1, "one fact about the server is enough");
     let requests = Tally { requests: 9, refused: 9, ..Tally::default() };
     assert_eq!(facts(&Seen { minute: requests, ..well() }), [], "the policy refuses as it should");
 }
@@ -117,11 +123,11 @@ fn a_rejected_policy_says_what_a_restart_does_and_quotes_the_mistake() {
 
 #[test]
 fn an_overload_names_reasons_and_the_busiest_client_but_not_for_anybody() {
-    let seen = Seen { minute: overloaded(), busiest: Some("shop/a (10.8.0.5): 9 requests".to_owned()), ..well() };
+    let seen = Seen { minute: overloaded(), busiest: Some("most of it was of shop/a (10.8.0.5)".to_owned()), ..well() };
     let fact = facts(&seen).remove(0);
     let text = fact.to_string();
     assert!(text.contains("in the last minute, 3 requests or connections were shed: in_flight 3"), "{text}");
-    assert!(text.contains("most came from shop/a (10.8.0.5)"), "{text}");
+    assert!(text.contains("it said: most of it was of shop/a (10.8.0.5)"), "{text}");
     assert!(!for_anybody(fact).to_string().contains("10.8.0.5"));
 }
 

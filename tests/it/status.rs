@@ -8,6 +8,7 @@ use mock::Fault;
 use proxy::layers::conceal::Mode;
 use proxy::policy::Source;
 use serde_json::Value;
+use tokio::net::TcpStream;
 use tokio::time::sleep;
 
 use crate::support::{Binary, Proxy, Scratch, config, get, get_until, metric_becomes, raw, upstream};
@@ -163,11 +164,11 @@ async fn an_overload_is_degraded_and_names_reason_and_client() {
     let told = told(proxy.metrics_addr).await;
     held.abort();
     told.is("degraded", "overload", "in the last minute, 1 requests or connections were shed: in_flight 1");
-    assert!(told.text.contains("it said: most came from 127.0.0.1: "), "{}", told.text);
+    assert!(told.text.contains("it said: most of it was of 127.0.0.1: "), "{}", told.text);
     assert!(told.text.contains("\nshed         in_flight: 1\n"), "{}", told.text);
     assert_eq!(told.json["last_minute"]["sheds"][0]["reason"], "in_flight");
     assert_eq!(told.json["last_refusals"].as_array().map(Vec::len), Some(0), "it was not refused");
-    assert!(!told.ready.to_string().contains("most came from"), "pods do not read who asks: {}", told.ready);
+    assert!(!told.ready.to_string().contains("most of it"), "pods do not read who asks: {}", told.ready);
     proxy.stop().await;
 }
 
@@ -199,6 +200,40 @@ async fn a_metadata_server_that_answers_500_is_degraded_and_one_that_answers_404
             None => assert_eq!(told.json["condition"], "ok", "{}", told.text),
         }
     }
+    proxy.stop().await;
+}
+
+/// Of this pod, all requests fail, and the next request of another one succeeds.
+#[tokio::test]
+async fn a_path_for_which_the_server_fails_is_told_although_others_succeed() {
+    let (mock, proxy) = Proxy::of_a_mock().await;
+    mock.fault_at(LEAF, Fault::Status(503, "no".to_owned()));
+    assert_eq!(get(proxy.addr, LEAF).await.status, 503);
+    assert_eq!(get(proxy.addr, "/computeMetadata/v1/instance/tags").await.status, 200);
+    let told = told(proxy.metrics_addr).await;
+    assert_eq!((told.code, told.json["condition"].as_str()), (Some(0), Some("ok")), "a pod could cause it");
+    for part in [
+        "it answered 1 requests of the last minute with 429 or 5xx",
+        "\nlast minute  2 requests, 1 of them refused or failed, ",
+        "\nrefused      127.0.0.1: 1 x 503 upstream_status, last ",
+        "; this is the metadata server's own answer\n",
+    ] {
+        assert!(told.text.contains(part), "{part} is missing from\n{}", told.text);
+    }
+    proxy.stop().await;
+}
+
+/// Which pod it is, is in no metric.
+#[tokio::test]
+async fn a_connection_that_is_closed_for_others_is_told_with_its_client() {
+    let mock = upstream().await;
+    let proxy = Proxy::with(Config { max_connections: 1, ..config(mock.addr()) }).await;
+    let _idle = TcpStream::connect(proxy.addr).await.expect("a place");
+    metric_becomes(proxy.metrics_addr, "metadata_proxy_connections", 1).await;
+    assert_eq!(get(proxy.addr, LEAF).await.status, 200);
+    let told = told(proxy.metrics_addr).await;
+    told.is("degraded", "overload", "1 requests or connections were shed: idle_connection 1");
+    assert!(told.text.contains("it said: most of it was of 127.0.0.1: 2 requests, 1 shed\n"), "{}", told.text);
     proxy.stop().await;
 }
 

@@ -23,13 +23,15 @@ pub struct Tally {
     pub requests: u64,
     /// Requests that the proxy refused or failed, without those that were shed.
     pub refused: u64,
+    /// Requests to which the metadata server answered that it fails (429 and 5xx), which was passed on.
+    pub server_failed: u64,
     /// Requests whose pod was not known.
     pub unidentified: u64,
     /// Requests whose pod's account the API server did not tell.
     pub unread_account: u64,
     /// Requests for pods' own tokens that failed, or were refused for a reason that affects all pods.
     pub no_token: u64,
-    /// Requests for pods' own tokens that Google refused to one account.
+    /// Requests for pods' own tokens that failed for one account: Google refused it, or a quota of its own is used up.
     pub account_refused: u64,
     /// Requests that panicked.
     pub panics: u64,
@@ -54,10 +56,11 @@ impl Tally {
         Self {
             requests: requests.count(),
             refused: sum(&|reason| Shed::ALL.iter().all(|shed| shed.label() != reason)),
+            server_failed: requests.passed_failures(),
             unidentified: sum(&|reason| reason == "unidentified"),
             unread_account: sum(&|reason| reason == "unknown_account"),
             no_token: sum(&|reason| reason.starts_with("exchange_")),
-            account_refused: sum(&|reason| reason == "account_refused"),
+            account_refused: sum(&|reason| reason.starts_with("account_")),
             panics: requests.panics(),
             by_shed: Shed::ALL.map(|reason| shedding.count(reason)),
         }
@@ -78,6 +81,7 @@ impl Sub for Tally {
         Self {
             requests: self.requests.saturating_sub(earlier.requests),
             refused: self.refused.saturating_sub(earlier.refused),
+            server_failed: self.server_failed.saturating_sub(earlier.server_failed),
             unidentified: self.unidentified.saturating_sub(earlier.unidentified),
             unread_account: self.unread_account.saturating_sub(earlier.unread_account),
             no_token: self.no_token.saturating_sub(earlier.no_token),
@@ -145,16 +149,24 @@ mod tests {
     fn each_reason_is_tallied() {
         let (shedding, requests) = (Shedding::default(), Requests::default());
         let before = Tally::of(&requests, &shedding);
-        for reason in
-            ["unidentified", "unknown_account", "deleted_account", "changed_account", "exchange_sts", "account_refused"]
-        {
+        for reason in [
+            "unidentified",
+            "unknown_account",
+            "deleted_account",
+            "changed_account",
+            "exchange_sts",
+            "account_refused",
+            "account_pace",
+        ] {
             requests.refused(reason);
         }
+        requests.passed_failure();
         let seen = Tally::of(&requests, &shedding);
         let now = seen - before;
-        assert_eq!((now.unidentified, now.unread_account, now.no_token, now.account_refused), (1, 1, 1, 1));
+        assert_eq!((now.unidentified, now.unread_account, now.no_token, now.account_refused), (1, 1, 1, 2));
+        assert_eq!((now.refused, now.server_failed), (7, 1));
         let later = Tally::of(&requests, &shedding) - seen;
         assert_eq!((later.unidentified, later.unread_account, later.no_token), (0, 0, 0));
-        assert_eq!((later.account_refused, later.panics), (0, 0));
+        assert_eq!((later.account_refused, later.server_failed, later.panics), (0, 0, 0));
     }
 }

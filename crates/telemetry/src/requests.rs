@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use http::StatusCode;
@@ -39,6 +40,7 @@ pub struct Requests {
     by_class: [IntCounter; CLASSES.len()],
     by_status: Arc<RequestCount>,
     refusals: IntCounterVec,
+    passed_failures: AtomicU64,
     refusal_log: SampledBy<(Topic, IpAddr)>,
     /// For the clients without a place in `refusal_log`: each reason is logged, whatever clients do.
     crowd_log: SampledBy<&'static str>,
@@ -56,6 +58,7 @@ impl Requests {
             by_class: CLASSES.map(|class| by_class.with_label_values(&[class])),
             by_status,
             refusals: registry.counter_vec(&table::REFUSALS),
+            passed_failures: AtomicU64::new(0),
             refusal_log: SampledBy::new(LOG_INTERVAL, MAX_PAIRS),
             crowd_log: SampledBy::new(LOG_INTERVAL, MAX_REASONS),
             panics: registry.counter(&table::PANICS),
@@ -78,6 +81,16 @@ impl Requests {
     /// Counts a request that the proxy refused or failed, for a reason from a fixed set.
     pub fn refused(&self, reason: &'static str) {
         self.refusals.with_label_values(&[reason]).inc();
+    }
+
+    /// Counts a failure of the metadata server that was passed on. No refusal of the proxy's own.
+    pub fn passed_failure(&self) {
+        self.passed_failures.fetch_add(1, Relaxed);
+    }
+
+    /// Number of failures of the metadata server that were passed on so far.
+    pub fn passed_failures(&self) -> u64 {
+        self.passed_failures.load(Relaxed)
     }
 
     /// Counts a refusal of a client for the log. If a log line is due, returns the number of refusals since the last

@@ -138,16 +138,15 @@ impl Shedding {
         }
     }
 
+    /// Counts a connection of this client that was closed, so that operators see whose connections are.
+    pub fn closed(&self, reason: Shed, peer: SocketAddr) {
+        self.talkers.note(peer.ip(), RequestOutcome::Shed, Moment::now());
+        self.shed(reason, Some(peer));
+    }
+
     /// Counts a connection that was reset instead of answered.
     pub fn reset(&self) {
         self.resets.inc();
-    }
-
-    /// Counts a new connection that was reset, because no other connection could be closed for it.
-    pub fn reset_newcomer(&self, peer: SocketAddr) {
-        self.reset();
-        self.talkers.note(peer.ip(), RequestOutcome::Shed, Moment::now());
-        self.shed(Shed::Connections, Some(peer));
     }
 
     /// Number of sheds so far for this reason.

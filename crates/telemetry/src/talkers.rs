@@ -31,7 +31,7 @@ const SLICE: Duration = Duration::from_secs(10);
 pub struct Talker {
     /// An IPv4-mapped IPv6 address is shown as IPv4.
     pub address: IpAddr,
-    /// All requests, plus connections that were reset for lack of room.
+    /// All requests, plus connections that were closed under overload.
     pub requests: u64,
     /// Maximum by which `requests` is too high.
     pub inherited: u64,

@@ -35,7 +35,7 @@ impl Seen {
             state,
             policy: PolicySeen::of(shared),
             minute: shared.measures.last_minute().1,
-            busiest: talkers(shared, 1).first().map(busiest),
+            busiest: busiest(&talkers(shared, usize::MAX)),
             redirect: shared.redirect.get().and_then(|redirect| redirect.trouble()),
             watch_error: identity.as_ref().and_then(|identity| identity.watch_error()),
             state_error: identity.as_ref().and_then(|identity| identity.state_error()),
@@ -56,8 +56,12 @@ impl PolicySeen {
     }
 }
 
-fn busiest(asks: &TalkerStatus) -> String {
-    format!("{}: {} requests, {} of them shed", asks.who(), asks.talker.number(), asks.talker.sheds)
+/// Names the client that was shed most. If what was shed is of no known client: the one with the most requests.
+fn busiest(talkers: &[TalkerStatus]) -> Option<String> {
+    // Of equals, the first has the most requests.
+    let asks = talkers.iter().rev().max_by_key(|asks| asks.talker.sheds)?;
+    let what = if asks.talker.sheds > 0 { "most of it was of" } else { "the client with the most requests is" };
+    Some(format!("{what} {}: {} requests, {} shed", asks.who(), asks.talker.number(), asks.talker.sheds))
 }
 
 impl Overview {
@@ -79,7 +83,7 @@ impl Overview {
             last_minute: LastMinute {
                 seconds: lasted.as_secs(),
                 requests: minute.requests,
-                refused: minute.refused,
+                refused: minute.refused + minute.server_failed,
                 sheds: sheds.map(|(reason, count)| Count { reason: reason.label().to_owned(), count }).collect(),
             },
             last_refusals: shared.refusals.last().iter().map(RefusalStatus::of).collect(),

@@ -28,6 +28,9 @@ use telemetry::requests::Requests;
 use telemetry::sampled::Brief;
 use telemetry::shedding::{Shed, Shedding};
 
+/// Why the proxy is not to blame for a failure that it passes on.
+const SERVER_S_OWN: &str = "this is the metadata server's own answer";
+
 /// How requests are refused during an overload. The values of the flag are the variants' names in lowercase.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Display, EnumString, VariantNames)]
 #[strum(serialize_all = "lowercase")]
@@ -129,7 +132,10 @@ where
         let answer = ready!(this.inner.poll(cx));
         let outcome = match &answer {
             Ok(answer) if answer.headers().get(header::SERVER) == Some(&reply::SERVER) => RequestOutcome::Answered,
-            Ok(answer) if failure::is_failure(answer.status()) => RequestOutcome::Failed,
+            Ok(answer) if failure::is_failure(answer.status()) => {
+                this.rescuer.note_passed(answer.status());
+                RequestOutcome::Failed
+            }
             Ok(_) => RequestOutcome::Passed,
             Err(error) => error.outcome(),
         };
@@ -154,6 +160,14 @@ impl Rescuer {
         Ok(answer(error))
     }
 
+    /// Counts and lists a failure of the metadata server that is passed on.
+    fn note_passed(&self, status: StatusCode) {
+        self.notes.requests.passed_failure();
+        let path = self.timeline.endpoint().label();
+        let cause = Cause { reason: "upstream_status", rule: 0, status, path, said: Some(SERVER_S_OWN) };
+        self.notes.refusals.note(self.timeline.peer().ip(), cause, Instant::now());
+    }
+
     /// Counts a refusal or failure, and logs it once a minute per client, reason and rule of the policy.
     fn note(&self, error: &Error) {
         let Notes { requests, shedding, refusals } = &self.notes;
@@ -162,7 +176,10 @@ impl Rescuer {
         tracing::debug!(%peer, reason, "{error}");
         if let Error::Overloaded(overload) = error {
             shedding.shed((*overload).into(), Some(peer));
-            return;
+            // Only a client that is itself to blame is among the refused.
+            if error.outcome() == RequestOutcome::Shed {
+                return;
+            }
         }
         let concealed = error.concealed();
         let path = concealed.map_or_else(|| self.timeline.endpoint().label(), |concealed| concealed.path().as_str());
@@ -170,11 +187,16 @@ impl Rescuer {
         let rule = concealed.map_or(0, Concealed::rule);
         let cause = Cause { reason, rule, status: error.status(), path, said: said.as_deref() };
         refusals.note(peer.ip(), cause, Instant::now());
-        // These are logged elsewhere: changes of the metadata server's health, failed token fetches, caught panics, and the
-        // end of the process or of a policy.
+        // These are logged elsewhere: overloads, changes of the metadata server's health, failed token fetches, caught panics, and
+        // the end of the process or of a policy.
         if matches!(
             error,
-            Error::Upstream(_) | Error::Token(_) | Error::Withheld(..) | Error::Panicked | Error::Draining
+            Error::Overloaded(_)
+                | Error::Upstream(_)
+                | Error::Token(_)
+                | Error::Withheld(..)
+                | Error::Panicked
+                | Error::Draining
         ) {
             return;
         }
@@ -237,9 +259,12 @@ mod tests {
     use super::*;
     use crate::error::AccountError;
     use crate::failure::{ExchangeFailure, Failure, TokenFailure, Withheld};
+    use crate::layers::latency::Instruments;
     use crate::tokens::Refused;
     use protocol::metadata::path::PathError;
     use protocol::metadata::{CallingPod, Malformed, Missing, RequestError, Unidentified};
+    use telemetry::Registry;
+    use telemetry::latency::Latency;
 
     fn body_of(response: Response<Body>) -> String {
         let body: UnsyncBoxBody<_, _> = response.into_body().boxed_unsync();
@@ -301,7 +326,10 @@ mod tests {
     }
 
     #[test]
-    fn what_a_pod_alone_is_to_blame_for_does_not_count_against_the_objective() {
+    fn what_a_pod_alone_is_to_blame_for_is_listed_and_does_not_count_against_the_objective() {
+        let instruments = Instruments { latency: Latency::new(&Registry::default()), talkers: Arc::default() };
+        let timeline = Timeline::new(instruments, ([10, 8, 0, 5], 1).into());
+        let rescuer = Rescuer { notes: Notes::default(), on_overload: OnOverload::default(), timeline };
         for (overload, outcome) in [
             (Overload::Tokens, RequestOutcome::Refused),
             (Overload::Certificates, RequestOutcome::Refused),
@@ -310,7 +338,10 @@ mod tests {
         ] {
             let error = Error::Overloaded(overload);
             assert_eq!((error.outcome(), error.status()), (outcome, StatusCode::SERVICE_UNAVAILABLE), "{overload}");
+            rescuer.note(&error);
         }
+        let listed = rescuer.notes.refusals.last();
+        assert_eq!(listed.iter().map(|refusal| (refusal.reason, refusal.count)).collect::<Vec<_>>(), [("tokens", 2)]);
     }
 
     #[test]

@@ -125,7 +125,8 @@ where
         let arrival = Arrival::now(peer);
         let activity = Arc::new(Activity::new());
         let Some(place) = self.admit(arrival, &activity, patience).await else {
-            self.connections.shedding.reset_newcomer(peer);
+            self.connections.shedding.reset();
+            self.connections.shedding.closed(Shed::Connections, peer);
             stream.close_by_reset(true);
             return;
         };

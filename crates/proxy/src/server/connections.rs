@@ -174,8 +174,7 @@ impl Connections {
             connection.unread_since().filter(|_| is_wanted)
         };
         let Some(longest) = open.oldest(unread) else { return false };
-        self.cut(&mut open, longest.number);
-        self.shedding.shed(Shed::UnreadAnswer, None);
+        self.cut(&mut open, longest.number, Some(Shed::UnreadAnswer));
         true
     }
 
@@ -183,34 +182,32 @@ impl Connections {
     /// reading.
     pub fn cut_unread_of(&self, peers: &[SocketAddr]) -> bool {
         let peers: HashSet<_> = peers.iter().collect();
-        let cut = self
-            .cut_where(|connection| peers.contains(&connection.arrival.peer) && connection.unread_since().is_some());
-        for _ in 0..cut {
-            self.shedding.shed(Shed::UnreadAnswer, None);
-        }
-        cut > 0
+        let unread =
+            |connection: &Connection| peers.contains(&connection.arrival.peer) && connection.unread_since().is_some();
+        self.cut_where(unread, Some(Shed::UnreadAnswer)) > 0
     }
 
     /// Resets the connections from this address that were accepted before this time, because the address no longer
     /// belongs to the same pod. Returns their number.
     pub fn cut_from(&self, addr: IpAddr, before: BootTime) -> usize {
-        self.cut_where(|connection| {
+        let earlier = |connection: &Connection| {
             connection.task.is_some() && connection.arrival.addr() == addr && connection.arrival.accepted < before
-        })
+        };
+        self.cut_where(earlier, None)
     }
 
     /// Closes all connections. Those whose clients wait for a response are reset, so that they ask again.
     pub fn cut_all(&self) {
-        self.cut_where(|_| true);
+        self.cut_where(|_| true, None);
     }
 
-    /// Cuts the connections that are wanted, and returns their number.
-    fn cut_where(&self, is_wanted: impl Fn(&Connection) -> bool) -> usize {
+    /// Cuts the connections that are wanted, and returns their number. `shed` as in [`cut`](Self::cut).
+    fn cut_where(&self, is_wanted: impl Fn(&Connection) -> bool, shed: Option<Shed>) -> usize {
         let mut open = self.open.lock();
         let wanted = open.connections.iter().filter(|(_, connection)| is_wanted(connection));
         let wanted: Vec<_> = wanted.map(|(number, _)| *number).collect();
         for number in &wanted {
-            self.cut(&mut open, *number);
+            self.cut(&mut open, *number, shed);
         }
         wanted.len()
     }
@@ -254,8 +251,7 @@ impl Connections {
             let useless = useless.filter(|victim| victim.since.elapsed() >= MIN_CLOSE_AGE);
             let victim = useless.or_else(|| open.victim_of(largest).filter(|_| may_cut));
             let Some(victim) = victim else { break };
-            self.cut(&mut open, victim.number);
-            self.shedding.shed(Shed::Memory, None);
+            self.cut(&mut open, victim.number, Some(Shed::Memory));
         }
     }
 
@@ -299,8 +295,12 @@ impl Connections {
         }
     }
 
-    fn cut(&self, open: &mut Open, number: u64) {
+    /// Ends a connection. `shed`: counts it under this reason.
+    fn cut(&self, open: &mut Open, number: u64, shed: Option<Shed>) {
         let Some(connection) = open.remove(number) else { return };
+        if let Some(reason) = shed {
+            self.shedding.closed(reason, connection.arrival.peer);
+        }
         connection.activity.cut();
         if let Some(task) = connection.task {
             task.abort();

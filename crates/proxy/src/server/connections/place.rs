@@ -97,7 +97,7 @@ impl Place {
     /// Counts a connection that is reset because there is no memory for the client's bytes.
     pub(in crate::server) fn refused(&self, peer: SocketAddr) {
         self.connections.shedding.reset();
-        self.connections.shedding.shed(Shed::Memory, Some(peer));
+        self.connections.shedding.closed(Shed::Memory, peer);
     }
 }
 

@@ -67,11 +67,10 @@ impl Connections {
                 return Err(NoRoom::Later);
             }
             freed += victim.holds(resource);
-            self.cut(open, victim.number);
+            self.cut(open, victim.number, Some(if victim.is_useless { Shed::IdleConnection } else { Shed::FairShare }));
             if room == Availability::None && !victim.is_useless {
                 open.turned_away.add(victim.client, Instant::now(), AFTER_GIVING_WAY);
             }
-            self.shedding.shed(if victim.is_useless { Shed::IdleConnection } else { Shed::FairShare }, None);
         }
     }
 
