@@ -31,6 +31,8 @@ struct Count {
     peak: Peak,
     /// Number of waiting requests that have not been handed a seat.
     waiting: usize,
+    /// Whether somebody searches for seats on behalf of all that wait.
+    is_searched: bool,
     /// Requests in flight and waiting, by client.
     claims: Shares,
 }
@@ -75,8 +77,14 @@ pub enum Admission {
 impl Seats {
     /// Creates this many seats, all free.
     pub fn new(limit: usize) -> Arc<Self> {
-        let count =
-            Count { free: limit, fewest_free: limit, peak: Peak::new(), waiting: 0, claims: Shares::new(limit) };
+        let count = Count {
+            free: limit,
+            fewest_free: limit,
+            peak: Peak::new(),
+            waiting: 0,
+            is_searched: false,
+            claims: Shares::new(limit),
+        };
         Arc::new(Self { limit, count: Mutex::new(count), handed: Semaphore::new(0) })
     }
 
@@ -101,20 +109,37 @@ impl Seats {
         }
     }
 
-    /// Waits in the queue for a seat.
-    pub async fn next_free(self: Arc<Self>, client: Client) -> Seat {
-        {
-            let mut count = self.count.lock();
-            count.claims.take(client, 1);
-            if count.take() {
-                drop(count);
-                return Seat { client, seats: self };
+    /// Enters the queue for a seat. The future waits in it.
+    pub fn next_free(self: Arc<Self>, client: Client) -> impl Future<Output = Seat> + Send {
+        let mut count = self.count.lock();
+        count.claims.take(client, 1);
+        let has_seat = count.take();
+        count.waiting += usize::from(!has_seat);
+        drop(count);
+        let place = if has_seat {
+            Ok(Seat { client, seats: self })
+        } else {
+            Err(Waiting { client, seats: self, is_handed: false })
+        };
+        async move {
+            if let Err(waiting) = &place {
+                waiting.seats.handed.acquire().await.expect("the semaphore is never closed").forget();
             }
-            count.waiting += 1;
+            place.unwrap_or_else(Waiting::seat)
         }
-        let waiting = Waiting { client, seats: self, is_handed: false };
-        waiting.seats.handed.acquire().await.expect("the semaphore is never closed").forget();
-        waiting.seat()
+    }
+
+    /// Whether the caller is to search for seats until [`Seats::left_to_search`] is zero. Another one does otherwise.
+    pub fn begin_search(&self) -> bool {
+        !mem::replace(&mut self.count.lock().is_searched, true)
+    }
+
+    /// Number of waiting requests to search for. The search is over if it is zero: in one step, so that the next request in the
+    /// queue begins another.
+    pub fn left_to_search(&self) -> usize {
+        let mut count = self.count.lock();
+        count.is_searched = count.waiting > 0;
+        count.waiting
     }
 
     /// Number of seats.
@@ -123,6 +148,7 @@ impl Seats {
     }
 
     /// Number of waiting requests that have not been handed a seat.
+    #[cfg(test)]
     pub fn waiting(&self) -> usize {
         self.count.lock().waiting
     }

@@ -4,7 +4,6 @@ use std::future::Future;
 use std::mem;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -36,15 +35,13 @@ const SEARCH_INTERVAL: Duration = Duration::from_millis(20);
 #[derive(Debug, Clone)]
 pub struct MakeRoom {
     make_room: Hook<dyn Fn(Whose) -> bool + Send + Sync>,
-    /// Whether a task searches on behalf of all waiting requests.
-    is_searching: Arc<AtomicBool>,
 }
 
 impl MakeRoom {
     /// Uses this function, which returns `false` if no seat can be freed. The seat may be released a moment after the
     /// call.
     pub fn new(make_room: impl Fn(Whose) -> bool + Send + Sync + 'static) -> Self {
-        Self { make_room: Hook::new(Arc::new(make_room)), is_searching: Arc::default() }
+        Self { make_room: Hook::new(Arc::new(make_room)) }
     }
 
     fn once(&self, whose: Whose) -> bool {
@@ -52,24 +49,26 @@ impl MakeRoom {
     }
 
     /// Searches at intervals while requests wait. A single task searches for all of them, because a search visits all
-    /// connections.
+    /// connections. A request must be in the queue before it calls this: a task that found none there may be ending.
     fn keep_searching(&self, seats: &Arc<Seats>) {
-        if self.is_searching.swap(true, Relaxed) {
+        if !seats.begin_search() {
             return;
         }
         let (make_room, seats) = (self.clone(), Arc::clone(seats));
         tokio::spawn(async move {
             sleep(SEARCH_INTERVAL).await;
-            while seats.waiting() > 0 {
-                for _ in 0..seats.waiting() {
+            loop {
+                let waiting = seats.left_to_search();
+                if waiting == 0 {
+                    return;
+                }
+                for _ in 0..waiting {
                     if !make_room.once(Whose::Anybodys) {
                         break;
                     }
                 }
                 sleep(SEARCH_INTERVAL).await;
             }
-            // The next request that waits starts another task.
-            make_room.is_searching.store(false, Relaxed);
         });
     }
 }
@@ -139,12 +138,14 @@ where
                         return Outcome::decided(Err(Overload::InFlight.into()));
                     }
                     request.detach();
+                    let seat = Arc::clone(seats).next_free(request.client());
                     make_room.keep_searching(seats);
                     // The service that `poll_ready` made ready is moved into the future. Its clone, which is not ready,
                     // takes its place.
                     let unready = self.inner.clone();
                     return Outcome::pending(wait(
                         Arc::clone(&self.limit),
+                        seat,
                         mem::replace(&mut self.inner, unready),
                         request,
                     ));
@@ -156,13 +157,18 @@ where
 }
 
 /// Waits for a seat, then passes the request on. `inner` is ready.
-async fn wait<S, B, P, H>(limit: Arc<Limit<P, H>>, mut inner: S, request: Box<Request>) -> SeatedResponse<B>
+async fn wait<S, B, P, H>(
+    limit: Arc<Limit<P, H>>,
+    seat: impl Future<Output = Seat>,
+    mut inner: S,
+    request: Box<Request>,
+) -> SeatedResponse<B>
 where
     S: Service<Box<Request>, Response = Response<B>, Error = Error>,
     B: AtHand,
     H: Fn(&Request) -> bool,
 {
-    let Ok(seat) = timeout(MAX_WAIT, Arc::clone(&limit.seats).next_free(request.client())).await else {
+    let Ok(seat) = timeout(MAX_WAIT, seat).await else {
         return Err(Overload::InFlight.into());
     };
     // Judged again: the policy may have changed meanwhile, and a watch would hold its seat for as long as it lasts.

@@ -184,7 +184,9 @@ async fn cancelled_requests_lose_no_seat_in_a_race() {
     let seats = Seats::new(1);
     for _ in 0..2000 {
         let taken = fill(&seats, None, 1);
-        let waits = [0, 1, 2].map(|pod_number| tokio::spawn(Arc::clone(&seats).next_free(pod(pod_number))));
+        // In the queue when it is polled first, so that all three are there below.
+        let wait = |number, seats: Arc<Seats>| async move { seats.next_free(pod(number)).await };
+        let waits = [0, 1, 2].map(|number| tokio::spawn(wait(number, Arc::clone(&seats))));
         while seats.count.lock().waiting < waits.len() {
             tokio::task::yield_now().await;
         }

@@ -1,4 +1,4 @@
-use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 
 use bytes::Bytes;
 use http::HeaderValue;
@@ -180,6 +180,44 @@ async fn unread_answers_are_looked_for_in_a_second_overload_too() {
         other.abort();
         sleep(SEARCH_INTERVAL * 2).await;
     }
+}
+
+/// The task that searches ends in the moment in which a request is about to wait, as on another thread.
+#[tokio::test(start_paused = true)]
+async fn a_request_that_begins_to_wait_while_the_search_ends_is_searched_for() {
+    let searches = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&searches);
+    let stage = stage(1, move |_| {
+        counted.fetch_add(1, Relaxed);
+        false
+    });
+    let _only = stage.ask(1);
+    settle().await;
+    let earlier = stage.ask(2);
+    settle().await;
+    earlier.abort();
+    let inner = service_fn(|_: Box<Request>| std::future::pending::<Result<Response<Body>, Error>>());
+    let own = Request::own(Endpoint::Leaf, "/computeMetadata/v1/instance/id", Query::default(), Principal::Node);
+    let waits = layer(&stage.limit).layer(inner).call(Request { peer: Some(([10, 0, 0, 3], 1).into()), ..own }.into());
+    sleep(SEARCH_INTERVAL * 2).await;
+    let before = searches.load(Relaxed);
+    let _waits = tokio::spawn(waits);
+    sleep(SEARCH_INTERVAL * 2).await;
+    assert!(searches.load(Relaxed) > before);
+}
+
+#[test]
+fn a_search_ends_when_nobody_waits_and_the_next_request_begins_another() {
+    let seats = Seats::new(0);
+    let first = Arc::clone(&seats).next_free(None);
+    assert!(seats.begin_search());
+    let second = Arc::clone(&seats).next_free(None);
+    assert!(!seats.begin_search(), "one searches for all");
+    drop((first, second));
+    assert_eq!(seats.left_to_search(), 0);
+    let _third = Arc::clone(&seats).next_free(None);
+    assert!(seats.begin_search());
+    assert_eq!(seats.left_to_search(), 1);
 }
 
 /// The policy that dropped `wait_for_change` is replaced by one that does not.
