@@ -65,6 +65,12 @@ impl LivePolicy {
         self.policy.load_full()
     }
 
+    /// Puts another policy in force.
+    #[cfg(test)]
+    pub(crate) fn replace(&self, policy: Policy) {
+        self.policy.store(Arc::new(policy));
+    }
+
     /// Reason why the file's current content is not in force. `None` if it is.
     pub fn rejected(&self) -> Option<Arc<Rejection>> {
         self.rejected.load_full()

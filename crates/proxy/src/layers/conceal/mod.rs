@@ -22,6 +22,8 @@ pub mod metrics;
 mod pods;
 pub mod redact;
 mod redaction;
+#[cfg(test)]
+mod reload;
 mod service;
 #[cfg(test)]
 mod trees;

@@ -129,7 +129,8 @@ where
                 Outcome::passed(self.inner.call(request))
             };
         }
-        match decision {
+        let hangs = request.hangs();
+        let answer = match decision {
             Decision::Allow => {
                 request.query = policy.trim(request.query);
                 Outcome::passed(self.inner.call(request))
@@ -142,13 +143,18 @@ where
             }
             Decision::Redact => {
                 request.query = policy.trim(request.query);
-                self.redact(Some(self.concealment.policy.hold()), request)
+                self.redact(Some(Arc::clone(&policy)), request)
             }
             Decision::Redirect => Outcome::decided(Ok(reply::directory_redirect(&request))),
             Decision::Conceal(cause) => {
                 Outcome::decided(Err(Concealed::new(&policy, &request.path, &request.query, cause).into()))
             }
+        };
+        // A new policy is in force before it ends all watches, once. This request may have joined one after that.
+        if hangs && !Arc::ptr_eq(&policy, &self.concealment.policy.current()) {
+            return Outcome::decided(Err(Error::Draining));
         }
+        answer
     }
 }
 
