@@ -15,7 +15,7 @@ use tower::layer::layer_fn;
 use tower::{Layer, Service};
 
 use super::latency::Timeline;
-use crate::error::{Error, Overload};
+use crate::error::{AccountError, Error, Overload};
 use crate::failure;
 use crate::outcome::Outcome;
 use crate::policy::Concealed;
@@ -203,14 +203,19 @@ impl Rescuer {
         let Some(count) = requests.refusal_line_due((reason, rule), peer.ip(), Instant::now()) else { return };
         // A rule of the policy has its number in the order of `policy show`.
         let rule = (rule > 0).then_some(rule);
-        let (error, is_unidentified) = (Brief(error), matches!(error, Error::Unidentified(_)));
-        // The cause is a problem of the proxy, not the client's behaviour.
-        if is_unidentified {
+        let (error, is_trouble) = (Brief(error), is_trouble(error));
+        if is_trouble {
             tracing::warn!(%peer, reason, rule, count, "refused requests; the last error: {error}");
         } else {
             tracing::info!(%peer, reason, rule, count, "refused requests; the last error: {error}");
         }
     }
+}
+
+/// Whether a refusal is a problem of the proxy or of the cluster, not the client's behaviour or its account's: what `status` calls
+/// degraded.
+fn is_trouble(error: &Error) -> bool {
+    matches!(error, Error::Unidentified(_) | Error::Account(AccountError::Unknown(_)))
 }
 
 impl From<Overload> for Shed {
@@ -257,7 +262,6 @@ mod tests {
     use http_body_util::combinators::UnsyncBoxBody;
 
     use super::*;
-    use crate::error::AccountError;
     use crate::failure::{ExchangeFailure, Failure, TokenFailure, Withheld};
     use crate::layers::latency::Instruments;
     use crate::tokens::Refused;
@@ -322,6 +326,21 @@ mod tests {
             let (status, text) = (error.status(), error.to_string());
             let is_repeated = status == StatusCode::SERVICE_UNAVAILABLE;
             assert_eq!(text.ends_with("; try again in a second."), is_repeated, "{status}: {text}");
+        }
+    }
+
+    #[test]
+    fn a_refusal_is_a_warning_if_the_proxy_or_the_cluster_is_to_blame() {
+        let unidentified = Unidentified { addr: [10, 8, 0, 5].into(), why: Missing::Claim };
+        for (error, is_warning) in [
+            (unidentified.into(), true),
+            (AccountError::Unknown("the account is not known yet".into()).into(), true),
+            (AccountError::Changed("the account has changed".into()).into(), false),
+            (AccountError::Deleted("the account was deleted".into()).into(), false),
+            (AccountError::Malformed("no e-mail".into()).into(), false),
+            (Error::Outdated, false),
+        ] {
+            assert_eq!(is_trouble(&error), is_warning, "{error}");
         }
     }
 
