@@ -120,9 +120,9 @@ pub enum ExchangeFailure {
     /// The API server issued no token for the service account.
     #[error("no Kubernetes token for the pod's service account: {0}")]
     Kubernetes(String),
-    /// The API server has had too many requests for tokens of the service account.
+    /// The API server refuses tokens of this service account. It may issue those of others.
     #[error("no Kubernetes token for the pod's service account: {0}")]
-    KubernetesThrottled(String),
+    KubernetesRefused(String),
     /// Google's Security Token Service did not exchange that token.
     #[error("Google's Security Token Service: {0}")]
     Sts(String),
@@ -204,7 +204,7 @@ impl ExchangeFailure {
     pub fn label(&self) -> &'static str {
         match self {
             Self::Account(_) => "exchange_account",
-            Self::Kubernetes(_) | Self::KubernetesThrottled(_) => "exchange_kubernetes",
+            Self::Kubernetes(_) | Self::KubernetesRefused(_) => "exchange_kubernetes",
             Self::Sts(_) => "exchange_sts",
             Self::Iam(_) => "exchange_iam",
             Self::Slow(..) => "exchange_slow",

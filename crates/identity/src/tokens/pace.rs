@@ -125,12 +125,12 @@ impl RenewalPace {
         });
     }
 
-    /// Records the outcome of a renewal that took a turn.
-    pub(super) fn ended(&self, turn: RenewalTurn, failure: Option<&NoToken>, now: BootTime, random: f64) {
+    /// Records the outcome of a turn in which this many workloads were tried.
+    pub(super) fn ended(&self, turn: RenewalTurn, failure: Option<&NoToken>, tried: usize, now: BootTime, random: f64) {
         match failure {
             None => self.failures.store(0, Relaxed),
             // Only this workload was refused, so the next one gets the turn.
-            Some(why) if !affects_all(why) => {
+            Some(why) if !affects_all(why, tried) => {
                 let give_back = |used: u64| Some(used.saturating_sub(nanos(turn.took)));
                 let _ = self.pace.used_until.fetch_update(Relaxed, Relaxed, give_back);
             }
@@ -145,12 +145,13 @@ impl RenewalPace {
     }
 }
 
-/// Whether a server fails, not only for one workload. 429 of the API server, or for the quota of a project, is about one.
-fn affects_all(why: &NoToken) -> bool {
+/// Whether a server fails, not only for one workload. 429 for the quota of a project is about one, and so is a refusal of the API server,
+/// unless it refuses all of several.
+fn affects_all(why: &NoToken, tried: usize) -> bool {
     match why {
         NoToken::Refused(refused) => why.is_outage() && refused.withheld != Some(Withheld::Project),
         NoToken::Failed(failure) => {
-            !matches!(**failure, TokenFailure::Exchange(ExchangeFailure::KubernetesThrottled(_), _))
+            tried > 1 || !matches!(**failure, TokenFailure::Exchange(ExchangeFailure::KubernetesRefused(_), _))
         }
         NoToken::Overloaded(_) => true,
     }
@@ -207,8 +208,8 @@ mod tests {
         renewals.rest(Duration::from_secs(120), at(1_020_000));
         // A failure or refusal meanwhile does not end the rest.
         let turn = renewals.take_next(at(1_030_000), at(1_021_000));
-        renewals.ended(turn, Some(&refused(StatusCode::FORBIDDEN, "no")), at(1_021_000), 0.0);
-        renewals.ended(turn, Some(&refused(StatusCode::SERVICE_UNAVAILABLE, "no")), at(1_021_000), 0.0);
+        renewals.ended(turn, Some(&refused(StatusCode::FORBIDDEN, "no")), 1, at(1_021_000), 0.0);
+        renewals.ended(turn, Some(&refused(StatusCode::SERVICE_UNAVAILABLE, "no")), 1, at(1_021_000), 0.0);
         assert!(!has_turn(1_139_000) && has_turn(1_140_000));
     }
 
@@ -219,7 +220,7 @@ mod tests {
         assert!(renewals.take(at(900_000), at(0)).is_some());
         for second in [10, 20, 30, 40] {
             let turn = renewals.take_next(at(300_000), at(second * 1000));
-            renewals.ended(turn, Some(&refused(StatusCode::FORBIDDEN, "no")), at(second * 1000), 0.0);
+            renewals.ended(turn, Some(&refused(StatusCode::FORBIDDEN, "no")), 1, at(second * 1000), 0.0);
             assert!(renewals.take(at(900_000), at(second * 1000)).is_none(), "{second}");
         }
         assert!(renewals.take(at(900_000), at(50_000)).is_some());
@@ -233,7 +234,7 @@ mod tests {
         let take = |millis| renewals.take(at(millis + 900_000), at(millis));
         let ends = |millis, why: Option<NoToken>| {
             let turn = take(millis).expect("a turn");
-            renewals.ended(turn, why.as_ref(), at(millis), 0.0);
+            renewals.ended(turn, why.as_ref(), 1, at(millis), 0.0);
         };
         for _ in 0..100 {
             ends(0, Some(refused(403)));
@@ -255,7 +256,7 @@ mod tests {
             let ends = now + Duration::from_secs(left);
             for _ in 0..20 {
                 let turn = renewals.take_next(ends, now);
-                renewals.ended(turn, Some(&refused(503)), now, 0.0);
+                renewals.ended(turn, Some(&refused(503)), 1, now, 0.0);
             }
             let next = now + Duration::from_secs(pause);
             assert!(renewals.take(ends, next - Duration::from_millis(1)).is_none(), "{left}");
@@ -264,16 +265,24 @@ mod tests {
     }
 
     #[test]
-    fn too_many_requests_of_one_workload_take_no_turn() {
+    fn what_one_workload_alone_is_refused_takes_no_turn_and_what_all_of_several_are_does() {
         let renewals = RenewalPace::default();
         renewals.share(30);
         let project = Halt::throttled(Withheld::Project, "no".to_owned(), Duration::ZERO).why;
         let all = Halt::throttled(Withheld::Quota, "no".to_owned(), Duration::ZERO).why;
-        let kubernetes = no_token(ExchangeFailure::KubernetesThrottled("no".to_owned()));
-        for (why, is_left) in [(&kubernetes, true), (&project, true), (&all, false)] {
+        let refused = no_token(ExchangeFailure::KubernetesRefused("no".to_owned()));
+        let failed = no_token(ExchangeFailure::Kubernetes("no".to_owned()));
+        for (why, tried, is_left) in [
+            (&refused, 1, true),
+            (&refused, 2, false),
+            (&failed, 1, false),
+            (&project, 1, true),
+            (&project, 2, true),
+            (&all, 1, false),
+        ] {
             let turn = renewals.take(at(900_000), at(0)).expect("a turn");
-            renewals.ended(turn, Some(why), at(0), 0.0);
-            assert_eq!(renewals.take(at(900_000), at(599)).is_some(), is_left, "{why}");
+            renewals.ended(turn, Some(why), tried, at(0), 0.0);
+            assert_eq!(renewals.take(at(900_000), at(599)).is_some(), is_left, "{why} {tried}");
             renewals.pace.used_until.store(0, Relaxed);
         }
     }
@@ -291,7 +300,7 @@ mod tests {
                     match second.checked_sub(1200) {
                         None => {
                             let why = refused(StatusCode::SERVICE_UNAVAILABLE, "it is away");
-                            renewals.ended(turn, Some(&why), now, fastrand::f64());
+                            renewals.ended(turn, Some(&why), 1, now, fastrand::f64());
                         }
                         Some(second) => seconds[second] += 1,
                     }

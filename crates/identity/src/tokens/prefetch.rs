@@ -224,8 +224,8 @@ fn is_its_own(why: &NoToken) -> bool {
     match why {
         NoToken::Refused(refused) => refused.withheld == Some(Withheld::Project),
         NoToken::Failed(failure) => {
-            use ExchangeFailure::{Account, Kubernetes, KubernetesThrottled};
-            matches!(**failure, TokenFailure::Exchange(Account(_) | Kubernetes(_) | KubernetesThrottled(_), _))
+            use ExchangeFailure::{Account, Kubernetes, KubernetesRefused};
+            matches!(**failure, TokenFailure::Exchange(Account(_) | Kubernetes(_) | KubernetesRefused(_), _))
         }
         NoToken::Overloaded(_) => false,
     }

@@ -59,14 +59,15 @@ impl WorkloadSource {
         renewals.share(in_use);
         let Some((expires, _)) = aging.first().copied() else { return Ok(()) };
         let Some(turn) = renewals.take(expires, now) else { return Ok(()) };
-        let mut outcome = Ok(());
+        let (mut outcome, mut tried) = (Ok(()), 0);
         for (_, number) in aging {
+            tried += 1;
             outcome = self.renew(number).await;
             if outcome.is_ok() {
                 break;
             }
         }
-        renewals.ended(turn, outcome.as_ref().err(), BootTime::now(), fastrand::f64());
+        renewals.ended(turn, outcome.as_ref().err(), tried, BootTime::now(), fastrand::f64());
         outcome
     }
 

@@ -229,7 +229,7 @@ impl Steps {
             let issued = steps.exchange(CLOUD_PLATFORM, None, &haste).await;
             if let Some(turn) = turn {
                 let failure = issued.as_ref().err().map(|halt| &halt.why);
-                steps.means.renewals.ended(turn, failure, BootTime::now(), fastrand::f64());
+                steps.means.renewals.ended(turn, failure, 1, BootTime::now(), fastrand::f64());
             }
             issued
         };
@@ -390,17 +390,16 @@ enum NotIssuedHere {
 impl NotIssuedHere {
     /// Distinguishes a refusal, which stays until somebody changes something, from a failure.
     fn halt(&self) -> Halt {
+        // What the API server refuses one account says nothing about the others'.
+        let kind = if self.is_failure() { ExchangeFailure::Kubernetes } else { ExchangeFailure::KubernetesRefused };
         let error = match self {
-            Self::NoPod(why) => return Halt::failed(ExchangeFailure::Kubernetes(why.clone())),
+            Self::NoPod(why) => return Halt::failed(kind(why.clone())),
             Self::Request(error) => error,
         };
-        let failure = ExchangeFailure::Kubernetes(error.to_string());
+        let failure = kind(error.to_string());
         let demanded = error.demanded(0.0);
         let rest = match error.failure() {
-            Failure::Refused(StatusCode::TOO_MANY_REQUESTS) => {
-                let failure = ExchangeFailure::KubernetesThrottled(error.to_string());
-                return Halt { rest: Rest::Throttled(demanded), ..Halt::failed(failure) };
-            }
+            Failure::Refused(StatusCode::TOO_MANY_REQUESTS) => Rest::Throttled(demanded),
             // The proxy's credential, which 401 is about, is read again within a second.
             Failure::Refused(status) if status.is_client_error() && status != StatusCode::UNAUTHORIZED => {
                 return Halt::stays(failure);

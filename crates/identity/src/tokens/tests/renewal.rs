@@ -91,17 +91,32 @@ async fn annotations_are_looked_at_with_each_renewal() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_account_of_which_the_api_server_has_had_too_many_requests_takes_no_turn_of_others() {
-    let lab = Lab::new("");
-    lab.token(TOKEN).await;
-    lab.servers.change(|script| script.kubernetes = Does::PutOff(429, "1"));
-    let source = Arc::clone(&lab.source);
-    tokio::spawn(async move { match renew(source).await {} });
-    while lab.servers.counts()[0] == 1 {
-        sleep(Duration::from_millis(100)).await;
+async fn an_account_that_the_api_server_refuses_takes_no_turn_of_others_unless_it_refuses_all() {
+    for (does, accounts, is_left) in [
+        (Does::PutOff(429, "1"), 1, true),
+        (Does::Refuse(403, "no"), 1, true),
+        (Does::Refuse(404, "gone"), 1, true),
+        (Does::Refuse(403, "no"), 2, false),
+        (Does::Refuse(401, "who are you?"), 1, false),
+        (Does::Fail, 1, false),
+    ] {
+        let mut lab = Lab::new("");
+        for account in 0..accounts {
+            lab.number = lab.add(10 + account, &format!("app-{account}"));
+            lab.token(TOKEN).await;
+        }
+        lab.servers.change(|script| script.kubernetes = does.clone());
+        // All are due.
+        sleep(Duration::from_secs(2200)).await;
+        let source = Arc::clone(&lab.source);
+        let renewing = tokio::spawn(async move { match renew(source).await {} });
+        while lab.servers.counts()[0] == usize::from(accounts) {
+            sleep(Duration::from_millis(100)).await;
+        }
+        sleep(Duration::from_millis(300)).await;
+        let now = BootTime::now();
+        let turn = lab.source.means.renewals.take(now + Duration::from_secs(900), now);
+        assert_eq!(turn.is_some(), is_left, "{does:?} for {accounts}");
+        renewing.abort();
     }
-    sleep(Duration::from_millis(300)).await;
-    let now = BootTime::now();
-    let turn = lab.source.means.renewals.take(now + Duration::from_secs(900), now);
-    assert!(turn.is_some(), "for the next account");
 }
