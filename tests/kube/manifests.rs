@@ -17,6 +17,8 @@ pub const OWN_ACCOUNT: &str = "gce-metadata-proxy";
 /// account rights of its own, which a policy fences.
 pub const OWN_NODE: &[&str] = &["identity-own-node/rbac.yaml"];
 pub const KUBELET: &[&str] = &["identity-kubelet/rbac.yaml"];
+/// The file by which a node may read accounts before Kubernetes 1.34. It has no audience.
+pub const BEFORE_1_34: &[&str] = &["identity-kubelet/before-1.34.yaml"];
 pub const FENCED: &[&str] = &["identity-fenced/admission.yaml", "identity-fenced/rbac.yaml"];
 
 /// The files that bound how long the tokens of nodes last.
@@ -29,7 +31,8 @@ pub const STARTUP_TAINT: &[&str] = &["startup-taint/admission.yaml", "startup-ta
 pub fn objects(file: &str, audience: &str) -> Vec<Value> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("deploy/components").join(file);
     let text = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{file}: {error}"));
-    assert!(text.contains(PLACEHOLDER) || file == FENCED[1] || STARTUP_TAINT.contains(&file), "{file} has no audience");
+    let has_none = file == FENCED[1] || STARTUP_TAINT.contains(&file) || BEFORE_1_34.contains(&file);
+    assert!(text.contains(PLACEHOLDER) || has_none, "{file} has no audience");
     serde_saphyr::from_multiple(&text.replace(PLACEHOLDER, audience)).expect("YAML")
 }
 

@@ -27,7 +27,9 @@ use client::User;
 
 pub use client::Client;
 pub use forwarder::Forwarder;
-pub use manifests::{FENCED, KUBELET, OWN_ACCOUNT, OWN_NODE, SHORT_TOKENS, STARTUP_TAINT, objects as manifest};
+pub use manifests::{
+    BEFORE_1_34, FENCED, KUBELET, OWN_ACCOUNT, OWN_NODE, SHORT_TOKENS, STARTUP_TAINT, objects as manifest,
+};
 pub use objects::PodObject;
 
 /// The node whose name the certificate of [`ApiServer::node_kubeconfig`] bears.
@@ -53,6 +55,8 @@ pub struct ApiServer {
     server: Option<Child>,
     /// Whether nodes are confined to their own pods.
     confines_nodes: bool,
+    /// Whether nodes may read the service accounts of their pods, as from Kubernetes 1.34 on.
+    nodes_read_accounts: bool,
     /// Whether it writes down each request.
     writes_down: bool,
 }
@@ -80,8 +84,9 @@ impl ApiServer {
         etcd.arg("--data-dir").arg(dir.join("etcd")).args(etcd_flags(etcd_port, peer_port));
         let etcd = etcd.spawn().expect("it was built");
         let addr = (Ipv4Addr::LOCALHOST, port).into();
+        let (confines_nodes, nodes_read_accounts, writes_down) = (true, true, false);
         let mut server =
-            Self { dir, place, addr, etcd_port, etcd, server: None, confines_nodes: true, writes_down: false };
+            Self { dir, place, addr, etcd_port, etcd, server: None, confines_nodes, nodes_read_accounts, writes_down };
         server.launch();
         server
     }
@@ -89,6 +94,12 @@ impl ApiServer {
     /// Starts it again without the admission plugin that confines nodes to their own pods.
     pub fn restart_with_free_nodes(&mut self) {
         self.confines_nodes = false;
+        self.restart();
+    }
+
+    /// Starts it again so that nodes may not read service accounts, as before Kubernetes 1.34.
+    pub fn restart_as_before_1_34(&mut self) {
+        self.nodes_read_accounts = false;
         self.restart();
     }
 
@@ -158,6 +169,8 @@ impl ApiServer {
         let mut server = command(self.place.as_ref(), &programs().join("kube-apiserver"), &self.dir, "apiserver.log");
         server.args(flags(self.addr, self.etcd_port));
         server.args(self.confines_nodes.then_some("--enable-admission-plugins=NodeRestriction"));
+        let gate = "--feature-gates=KubeletServiceAccountTokenForCredentialProviders=false";
+        server.args((!self.nodes_read_accounts).then_some(gate));
         let audit = ["--audit-policy-file=audit.yaml", "--audit-log-path=audit.log"];
         server.args(self.writes_down.then_some(audit).into_iter().flatten());
         self.server = Some(server.spawn().expect("it was built"));

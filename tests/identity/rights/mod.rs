@@ -1,6 +1,7 @@
 //! The rights of the credentials of `deploy/components/identity-*`, with the API server's own answer for each, and the
 //! proxy's findings about them.
 
+mod accounts;
 pub mod files;
 mod findings;
 mod lifetime;
@@ -12,6 +13,7 @@ use serde_json::{Value, json};
 
 use crate::kube::{ApiServer, Client, FENCED, KUBELET, NODE, OWN_NODE, PodObject, pause};
 use crate::support::needs::{Test, tests};
+use accounts::before_1_34_a_node_reads_accounts_with_one_right_more;
 use findings::{
     a_right_that_is_missing_is_named, a_way_as_it_is_shipped_lacks_nothing_and_is_not_dangerous,
     nodes_that_are_not_confined_are_found, rights_over_others_are_found, the_fence_is_found_and_so_is_each_hole_in_it,
@@ -30,6 +32,7 @@ pub const TESTS: &[Test] = tests![
     the_fence_is_found_and_so_is_each_hole_in_it,
     rights_over_others_are_found,
     nodes_that_are_not_confined_are_found,
+    before_1_34_a_node_reads_accounts_with_one_right_more,
     the_proxy_serves_pods_with_its_own_account_either_way,
 ];
 

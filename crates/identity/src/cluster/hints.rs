@@ -74,7 +74,10 @@ macro_rules! own_or {
 fn of_kubeconfig(resource: Resource) -> &'static str {
     match resource {
         Resource::Pods => own_or!("list and watch pods"),
-        Resource::Accounts => own_or!("get serviceaccounts"),
+        Resource::Accounts => own_or!(
+            "get serviceaccounts. Before Kubernetes 1.34 a node may not, unless \
+             deploy/components/identity-kubelet/before-1.34.yaml is applied"
+        ),
         Resource::Tokens => own_or!("create serviceaccounts/token"),
         Resource::NodeFacts => own_or!("get nodes"),
         Resource::NodeTaints => {
