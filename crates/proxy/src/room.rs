@@ -136,6 +136,12 @@ impl Room {
         Account { room: Arc::clone(self), peer }
     }
 
+    /// That of these clients that holds least, the first among equals.
+    pub fn smallest(&self, clients: impl Iterator<Item = Client>) -> Option<Client> {
+        let state = self.state.lock();
+        clients.min_by_key(|client| state.shares.held_by(*client))
+    }
+
     /// Maximum size of a response that can be redacted or watched, in bytes.
     pub fn largest(&self) -> usize {
         self.limit / 2

@@ -119,6 +119,11 @@ impl<T: Copy + PartialEq> Shares<T> {
         self.holders.iter().copied().max_by_key(|(_, held)| *held)
     }
 
+    /// The clients that hold anything.
+    pub fn clients(&self) -> impl Iterator<Item = Option<T>> {
+        self.holders.iter().map(|(client, _)| *client)
+    }
+
     /// The total amount held.
     pub fn used(&self) -> usize {
         self.used

@@ -23,8 +23,8 @@
 //! # Cost of a watch
 //!
 //! Until it is answered: a task, an upstream connection, and the request without the parts that are not sent upstream.
-//! The answer takes [`Room`](crate::room::Room) of the client that is charged for the watch when it comes. It is released when the last
-//! watcher has read it.
+//! The answer takes [`Room`](crate::room::Room) of the watcher that holds least of it then, of the one that is charged for the
+//! watch among equals. It is released when the last watcher has read it.
 
 mod result;
 mod table;

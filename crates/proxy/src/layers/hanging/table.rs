@@ -129,14 +129,9 @@ impl WatchTable {
         Some(watch)
     }
 
-    /// Whether the watch with this number is active. Another watch with the same key may have replaced it.
-    pub(super) fn is_under_way(&self, key: &Key, number: u64) -> bool {
-        self.holder(key, number).is_some()
-    }
-
-    /// The holder of the watch with this number, if it is active.
-    pub(super) fn holder(&self, key: &Key, number: u64) -> Option<Client> {
-        self.watches.get(key).filter(|watch| watch.number == number).map(|watch| watch.holder)
+    /// The watch with this number, if it is active. Another watch with the same key may have replaced it.
+    pub(super) fn under_way(&self, key: &Key, number: u64) -> Option<&Watch> {
+        self.watches.get(key).filter(|watch| watch.number == number)
     }
 
     /// Removes a watcher. The watch passes to another client, or ends with its last watcher.
@@ -165,5 +160,10 @@ impl Watch {
     /// Adds a watcher.
     pub(super) fn join(&mut self, client: Client) {
         self.watchers.take(client, 1);
+    }
+
+    /// The clients that wait for it, the holder first.
+    pub(super) fn clients(&self) -> impl Iterator<Item = Client> {
+        std::iter::once(self.holder).chain(self.watchers.clients())
     }
 }

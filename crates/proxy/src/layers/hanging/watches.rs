@@ -132,25 +132,27 @@ impl Watcher {
 impl Drop for Watcher {
     fn drop(&mut self) {
         let mut table = self.watches.table.lock();
-        if table.is_under_way(&self.key, self.number) {
+        if table.under_way(&self.key, self.number).is_some() {
             table.leave(&self.key, self.account.client());
         }
     }
 }
 
 impl WatchTask {
-    /// The account of the present holder. The client that began the watch may have left long ago.
+    /// The account of the watcher that gets room first. If that of the holder were charged, one that leaves much unread would
+    /// make all others wait behind those that hold less.
     fn account(&self) -> Option<Account> {
-        let holder = self.watches.table.lock().holder(&self.key, self.number)?;
-        // A client is charged by its address. The holder may have several connections.
-        Some(self.watches.room.account(holder.map(|address| SocketAddr::new(address, 0))))
+        let table = self.watches.table.lock();
+        let client = self.watches.room.smallest(table.under_way(&self.key, self.number)?.clients())?;
+        // A client is charged by its address. It may have several connections.
+        Some(self.watches.room.account(client.map(|address| SocketAddr::new(address, 0))))
     }
 }
 
 impl Drop for WatchTask {
     fn drop(&mut self) {
         let mut table = self.watches.table.lock();
-        if table.is_under_way(&self.key, self.number) {
+        if table.under_way(&self.key, self.number).is_some() {
             table.remove(&self.key);
         }
     }
