@@ -15,6 +15,7 @@ use super::metrics::{FlightCause, FlightOutcome};
 use super::store::Store;
 use crate::error::Overload;
 use crate::failure::TokenFailure;
+use crate::flights::Waited;
 use crate::single_flight::Remembered;
 use crate::tokens::{Fetched, NoToken, Token, TokenKey, TokenKind, TokenSource, Urgency};
 use base::clock::{BootTime, sleep_until};
@@ -114,26 +115,34 @@ impl<T: TokenSource> Keeper<T> {
     /// was evicted, or no request waits for it.
     async fn fetch(&self, cause: FlightCause) -> Option<Landed> {
         let flown = async {
-            let client = self.entry.flies_for();
-            let pool = self.store.flights(cause, self.entry.key.principal);
-            let flight = pool.begin(client, Arc::clone(&self.entry) as _).await;
-            if cause == FlightCause::Demand && !self.entry.is_waited_for() {
-                return None;
+            loop {
+                let client = self.entry.flies_for();
+                let pool = self.store.flights(cause, self.entry.key.principal);
+                let flight = pool.begin(client, Arc::clone(&self.entry) as _).await;
+                if cause == FlightCause::Demand && !self.entry.is_waited_for() {
+                    return None;
+                }
+                // The lifetime counts from before the request, so that it is never overestimated.
+                let asked = BootTime::now();
+                let urgency = match cause {
+                    FlightCause::Demand => Urgency::Demanded,
+                    FlightCause::Refresh if self.is_needed_soon(asked) => Urgency::Soon,
+                    FlightCause::Refresh => Urgency::Background,
+                };
+                let outcome = tokio::select! {
+                    biased;
+                    // Boxed, because every entry has a keeper, and few of them are fetching at any moment.
+                    outcome = Box::pin(self.source.fetch(&self.entry.key, client, urgency)) => outcome,
+                    () = flight.given_up() => {
+                        if !self.entry.no_other_client_waits(client) {
+                            // It joined after that was decided.
+                            continue;
+                        }
+                        Err(NoToken::Overloaded(Overload::Tokens))
+                    }
+                };
+                return Some(Landed { asked, outcome });
             }
-            // The lifetime counts from before the request, so that it is never overestimated.
-            let asked = BootTime::now();
-            let urgency = match cause {
-                FlightCause::Demand => Urgency::Demanded,
-                FlightCause::Refresh if self.is_needed_soon(asked) => Urgency::Soon,
-                FlightCause::Refresh => Urgency::Background,
-            };
-            let outcome = tokio::select! {
-                biased;
-                // Boxed, because every entry has a keeper, and few of them are fetching at any moment.
-                outcome = Box::pin(self.source.fetch(&self.entry.key, client, urgency)) => outcome,
-                () = flight.given_up() => Err(NoToken::Overloaded(Overload::Tokens)),
-            };
-            Some(Landed { asked, outcome })
         };
         let mut flown = pin!(flown);
         loop {

@@ -73,9 +73,8 @@ async fn a_client_that_has_left_is_not_charged_for_what_others_read() {
 async fn the_watcher_that_holds_least_is_charged() {
     for hoards in [1, 2] {
         let (room, change, [began, joined]) = two_watch_a_large_value().await;
-        let hold = |pod: Option<u8>, made| {
-            room.account(pod.map(peer)).try_take(Amount { sent: 0, made }).expect("it fits")
-        };
+        let hold =
+            |pod: Option<u8>, made| room.account(pod.map(peer)).try_take(Amount { sent: 0, made }).expect("it fits");
         let (_hoard, _little, filled) = (hold(Some(hoards), 2000), hold(Some(3), 1000), hold(None, 5000));
         let waits = room.account(Some(peer(3)));
         let waits = tokio::spawn(async move { waits.take(Amount { sent: 0, made: 3000 }).await });

@@ -87,6 +87,24 @@ async fn a_key_that_a_pod_lost_to_another_is_fetched_for_the_next_that_asks() {
     assert!(got.iter().all(|got| matches!(got, Got::Token(..))), "{got:?}");
 }
 
+/// The keeper runs only after the third pod has asked, because all who slept are woken at once, in order.
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_asks_just_when_the_flight_is_given_up_gets_the_token() {
+    let server = Server::taking(Duration::from_secs(1));
+    let cache = Cache::new(&server);
+    let key = |n: usize| scoped(&format!("wanted-{n}"));
+    let _first = cache.crowd_as(1, (0..12).map(key));
+    sleep(Duration::from_millis(1)).await;
+    let _second = cache.crowd_as(2, [key(12)]);
+    sleep(Duration::from_millis(1)).await;
+    let third = tokio::spawn(async move {
+        sleep(Duration::from_millis(199)).await;
+        cache.ask_as(3, &key(0)).await
+    });
+    let got = third.await.expect("no panic");
+    assert!(matches!(got, Got::Token(..)), "{got:?}");
+}
+
 #[tokio::test(start_paused = true)]
 async fn one_pod_has_a_small_part_of_the_exchanges_for_workloads() {
     let server = Server::new();
