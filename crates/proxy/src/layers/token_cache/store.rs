@@ -222,12 +222,9 @@ impl Store {
 
     /// Updates the charge of an entry whose token changed.
     pub(super) fn reweigh(&self, entry: &Arc<Entry>) {
-        let (old, new) = (entry.weight.load(Relaxed), entry.weigh());
-        if old == new || entry.is_own() {
-            return;
-        }
         let mut entries = self.entries.lock();
-        if !entries.holds(entry) {
+        let (old, new) = (entry.weight.load(Relaxed), entry.weigh());
+        if old == new || entry.is_own() || !entries.holds(entry) {
             return;
         }
         entries.shares.give_back(entry.holder, old);

@@ -109,3 +109,24 @@ async fn an_unused_entry_is_removed() {
     assert_eq!((cache.entries(), cache.store.bytes().0), (0, 0));
     assert!(server.fetches() <= 12, "{} fetches without a request", server.fetches());
 }
+
+/// As by its keeper, and by a token that another process hands over meanwhile.
+#[test]
+fn an_entry_that_two_change_at_once_is_charged_for_what_it_takes() {
+    let store = Store::new(DEFAULT_LIMIT_BYTES, &Registry::default());
+    let (key, pod) = (TokenKey::from_request(&request(&scoped("a"))).expect("a token").0, [10, 0, 0, 1].into());
+    let entry = store.find_or_make(key, Some(pod), BootTime::now()).expect("room").0;
+    let change = |bytes| {
+        let (status, headers, body) = (StatusCode::FORBIDDEN, HeaderMap::new(), vec![b'x'; bytes].into());
+        let why = NoToken::Refused(Arc::new(Refused { status, headers, body, withheld: None }));
+        for _ in 0..50_000 {
+            entry.known.send_modify(|known| known.failure = Some(Remembered::always(why.clone())));
+            store.reweigh(&entry);
+        }
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| change(10_000));
+        change(20_000);
+    });
+    assert_eq!(store.bytes().0, entry.weigh());
+}
