@@ -4,12 +4,14 @@ use proptest::prelude::*;
 use proptest::sample::select;
 use serde_json::Value;
 use tokio::runtime::Builder;
-use tower::{ServiceBuilder, ServiceExt, service_fn};
+use tokio::task::yield_now;
+use tower::{Layer, ServiceBuilder, ServiceExt, service_fn};
 
 use std::sync::Arc;
 
 use http::{Response, StatusCode};
 use http_body_util::BodyExt;
+use parking_lot::Mutex;
 
 use super::trees::{ATTRIBUTES, Leaf as Marked, REAL, is_served, render, tree};
 use super::{Concealment, Mode, OwnEmail, layer};
@@ -21,7 +23,7 @@ use crate::policy::{Choice, LivePolicy, Policy, Recursive, Source};
 use crate::reply::{self, Body};
 use crate::room::Room;
 use base::hook::Hook;
-use protocol::metadata::{MetadataPath, Principal, Query, Request, WorkloadId};
+use protocol::metadata::{CommonPath, MetadataPath, Principal, Query, Request, WorkloadId};
 
 /// The accounts of two pods that are linked to Google service accounts.
 const LINKED: [&str; 2] = ["checkout@shop.iam.gserviceaccount.com", "search@shop.iam.gserviceaccount.com"];
@@ -181,6 +183,40 @@ async fn a_listing_is_the_same_for_all() {
                 assert_eq!(proxy.ask(principal, &target).await, of_node, "{target} of {principal}");
             }
         }
+    }
+}
+
+/// The answer may come hours later.
+#[tokio::test]
+async fn a_pod_that_waits_for_a_change_gets_the_account_that_it_has_then() {
+    for (query, shown) in [("recursive=true", "now"), ("recursive=true&wait_for_change=true", "then")] {
+        let email = Arc::new(Mutex::new("now@b.c"));
+        let emails: OwnEmail = Hook::new(Arc::new({
+            let email = Arc::clone(&email);
+            move |_| {
+                let email = *email.lock();
+                Box::pin(async move { Some(email.to_owned()) })
+            }
+        }));
+        let policy = Arc::new(LivePolicy::load(Choice::default()).await.expect("built in"));
+        let room = Room::new(1 << 20, Hook::new(Arc::new(|_| false)));
+        let concealment =
+            Arc::new(Concealment::new(policy, Mode::Enforce, room, Arc::default()).with_accounts(Some(emails)));
+        let server = service_fn(move |_: Box<Request>| {
+            let email = Arc::clone(&email);
+            async move {
+                yield_now().await;
+                *email.lock() = "then@b.c";
+                Ok::<_, Error>(answer("{}"))
+            }
+        });
+        let query = Query::parse(Some(query)).expect("a query");
+        let path = CommonPath::Instance.into();
+        let request = Request { principal: Principal::Workload(WorkloadId(1)), ..Request::get(path, query) };
+        let got = layer(&concealment).layer(server).oneshot(Box::new(request)).await.expect("an answer");
+        let bytes = got.into_body().collect().await.expect("it is in memory").to_bytes();
+        let json: Value = serde_json::from_slice(&bytes).expect("JSON");
+        assert_eq!(json["serviceAccounts"]["default"]["email"], format!("{shown}@b.c"));
     }
 }
 

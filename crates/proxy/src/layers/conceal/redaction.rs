@@ -1,6 +1,7 @@
 //! [`Redaction`]: redacts the response to one request, and inserts a pod's accounts.
 
 use std::hash::BuildHasher;
+use std::pin::pin;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -31,6 +32,8 @@ pub(super) struct Redaction {
     policy: Option<Arc<Policy>>,
     path: MetadataPath,
     format: Format,
+    /// Whether the response comes after a change, perhaps in hours.
+    hangs: bool,
     /// Maximum size of a response that needs no room, in bytes.
     small: usize,
     /// Whether the upstream's `ETag` is passed on: the client may send it back, to wait for the next change.
@@ -87,7 +90,8 @@ impl Redaction {
         request: &Request,
         emails: Option<OwnEmail>,
     ) -> Self {
-        let has_no_seat = request.hangs() || Leaf::is_kept_tree(request);
+        let hangs = request.hangs();
+        let has_no_seat = hangs || Leaf::is_kept_tree(request);
         // A listing cannot be waited for.
         let keeps_etag =
             request.query.is_recursive() && policy.as_ref().is_none_or(|policy| policy.passes(Param::WaitForChange));
@@ -96,6 +100,7 @@ impl Redaction {
             policy,
             path: request.path.detached(),
             format: Format::of(&request.query),
+            hangs,
             small: if has_no_seat { SMALL_BYTES_WITHOUT_SEAT } else { SMALL_BYTES },
             keeps_etag,
             principal: request.principal,
@@ -108,7 +113,13 @@ impl Redaction {
         self,
         answer: impl Future<Output = Result<Response<Body>, Error>>,
     ) -> Result<Response<Body>, Error> {
-        let (answer, own) = tokio::join!(answer, self.own_entry());
+        let answer = pin!(answer);
+        let (answer, own) = if self.hangs {
+            // The pod may have another account by then.
+            (answer.await, self.own_entry().await)
+        } else {
+            tokio::join!(answer, self.own_entry())
+        };
         let answer = answer?;
         // Every success may contain values: 200, and also 203 and 206, which some servers may send instead.
         if !answer.status().is_success() {
