@@ -14,7 +14,7 @@ static POLICIES: LazyLock<[Policy; 3]> = LazyLock::new(|| {
         .map(|(name, recursive)| Choice { source: Source::parse(name), recursive }.load().expect("built in"))
 });
 
-/// Names that no spelling of may go upstream, as a server reads them that knows neither case nor hyphens.
+/// Names that no spelling of may go upstream, as a server reads them that knows neither case, hyphens nor underscores.
 const SECRETS: [&str; 6] = ["kubeenv", "sshkeys", "startupscript", "windowskeys", "userdata", "kubeconfig"];
 
 fuzz_target!(|target: &[u8]| {
@@ -55,7 +55,7 @@ fn assert_canonical(path: &str) {
 }
 
 fn assert_no_secret(path: &str) {
-    let names: Vec<String> = path.split('/').map(|name| name.to_ascii_lowercase().replace('-', "")).collect();
+    let names: Vec<String> = path.split('/').map(|name| name.to_ascii_lowercase().replace(['-', '_'], "")).collect();
     let names: Vec<&str> = names.iter().skip(1).map(String::as_str).collect();
     if let ["computemetadata", _, "instance" | "project", "attributes", key, ..]
     | ["0.1", "metadata", "attributes", key, ..] = names[..]

@@ -65,7 +65,7 @@ async fn problem(addr: SocketAddr, mock: &Handle, policy: &Policy, target: &str)
 }
 
 /// Whether a path names a secret to the most lenient server: one that decodes until nothing changes, resolves dots,
-/// ignores case, hyphens and a final slash, and takes a `;` for the end of a name.
+/// ignores case, hyphens, underscores and a final slash, and takes a `;` for the end of a name.
 fn is_secret(path: &str) -> bool {
     let read = lenient(path);
     let below =
@@ -98,7 +98,7 @@ fn lenient(path: &str) -> String {
             ".." => {
                 names.pop();
             }
-            name => names.push(name.trim().to_lowercase().replace('-', "")),
+            name => names.push(name.trim().to_lowercase().replace(['-', '_'], "")),
         }
     }
     names.join("/")
@@ -220,14 +220,15 @@ impl Spelling {
 
     fn letter(&mut self, letter: char) -> String {
         let code = u32::from(letter);
-        match self.roll(7) {
+        match self.roll(8) {
             0 => letter.to_uppercase().collect(),
             1 => letter.to_lowercase().collect(),
             2 => format!("%{code:02X}"),
             3 => format!("%{code:02x}"),
             4 => format!("%25{code:02x}"),
-            // Camel case loses the hyphen; an additional hyphen is lost too.
+            // Camel case loses the hyphen; an additional hyphen or underscore is lost too.
             5 if letter == '-' => String::new(),
+            6 => format!("_{letter}"),
             _ => format!("-{letter}"),
         }
     }

@@ -8,8 +8,8 @@
 //!
 //! A request is parsed once, strictly, and an invalid one never gets here. A rule that *allows* matches the exact path,
 //! which is what the upstream receives. A rule that *conceals* matches the most lenient reading of any server:
-//! case-insensitive, with or without a trailing slash, and without hyphens, which covers the camel case of recursive
-//! responses (`sshKeys`). It also matches everything below the path. A spelling that only a lenient server would accept
+//! case-insensitive, with or without a trailing slash, and without hyphens and underscores, which covers the camel case of
+//! recursive responses (`sshKeys`). It also matches everything below the path. A spelling that only a lenient server would accept
 //! as `kube-env` is therefore concealed, not forwarded.
 //!
 //! Paths are matched relative to the API version, in the layout of v1. Paths in `0.1/meta-data`, which lack

@@ -85,9 +85,9 @@ fn glob(pattern: &[u8], name: &[u8]) -> bool {
     }
 }
 
-/// Removes case and hyphens, unless nothing would remain.
+/// Removes case, hyphens and underscores, unless nothing would remain.
 fn fold(name: &str) -> String {
-    let folded = name.to_ascii_lowercase().replace('-', "");
+    let folded = name.to_ascii_lowercase().replace(['-', '_'], "");
     match folded.as_str() {
         "" if !name.is_empty() => "-".to_owned(),
         "**" if name != "**" => "*".to_owned(),
@@ -97,7 +97,7 @@ fn fold(name: &str) -> String {
 
 /// Names that often match those in [`rules`].
 pub fn name() -> impl Strategy<Value = &'static str> {
-    select(vec!["a", "b", "ab", "a-b", "a-c", "b-a-b", "aB", "A", "-", "--", "a-", "x", "attributes"])
+    select(vec!["a", "b", "ab", "a-b", "a_b", "a-c", "b-a-b", "aB", "A", "-", "_", "--", "a-", "x", "attributes"])
 }
 
 /// Rules over paths below `instance` and `project`.

@@ -235,7 +235,7 @@ impl Glob {
         })
     }
 
-    /// The glob for the lenient reading. Pieces that consist of hyphens are dropped.
+    /// The glob for the lenient reading. Pieces of hyphens and underscores are dropped.
     pub(super) fn folded(&self) -> Self {
         let middle = self.middle.iter().map(|piece| folded(piece)).filter(|piece| !piece.is_empty()).collect();
         Self { first: folded(&self.first), middle, last: folded(&self.last) }

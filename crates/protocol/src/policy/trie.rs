@@ -57,7 +57,7 @@ struct Node {
 }
 
 /// Maximum length of a name that is folded while it is compared, in bytes. A longer name is folded once in advance;
-/// otherwise its hyphens would be skipped again for each literal.
+/// otherwise its hyphens and underscores would be skipped again for each literal.
 const MAX_INLINE_NAME_BYTES: usize = 64;
 
 /// The nodes that a walk has reached. More than eight at once are rare.

@@ -57,9 +57,18 @@ fn a_double_star_matches_no_segment_and_many() {
 }
 
 #[test]
-fn rules_that_conceal_ignore_case_and_hyphens() {
+fn rules_that_conceal_ignore_case_hyphens_and_underscores() {
     let trie = trie(&[], &["instance/attributes/ssh-keys", "instance/attributes/windows-*"]);
-    for (name, order) in [("ssh-keys", 0), ("sshKeys", 0), ("SSH-KEYS", 0), ("windowsKeys", 1), ("Windows-X", 1)] {
+    for (name, order) in [
+        ("ssh-keys", 0),
+        ("sshKeys", 0),
+        ("SSH-KEYS", 0),
+        ("ssh_keys", 0),
+        ("_ssh__keys_", 0),
+        ("windowsKeys", 1),
+        ("Windows-X", 1),
+        ("windows_x", 1),
+    ] {
         assert_eq!(trie.walk(&format!("Instance/attributes/{name}")).concealed_by, Some(order), "{name}");
     }
 }
