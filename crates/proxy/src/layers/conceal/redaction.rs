@@ -18,7 +18,7 @@ use crate::policy::{Cause, Concealed, Policy, Subject};
 use crate::reply::{self, Body};
 use crate::room::{Account, Amount, Charge, SMALL_BYTES, SMALL_BYTES_WITHOUT_SEAT, Whole};
 use crate::upstream::MAX_BUFFERED_BYTES;
-use protocol::metadata::own_accounts;
+use protocol::metadata::own_accounts::{self, Format};
 use protocol::metadata::query::Param;
 use protocol::metadata::{MetadataPath, Principal, Query, Request};
 
@@ -31,7 +31,8 @@ pub(super) struct Redaction {
     /// `None` in audit mode: only the node's accounts are concealed.
     policy: Option<Arc<Policy>>,
     path: MetadataPath,
-    format: Format,
+    /// `None` for a listing.
+    format: Option<Format>,
     /// Whether the response comes after a change, perhaps in hours.
     hangs: bool,
     /// Maximum size of a response that needs no room, in bytes.
@@ -42,43 +43,6 @@ pub(super) struct Redaction {
     principal: Principal,
     /// `None` if pods have no accounts.
     emails: Option<OwnEmail>,
-}
-
-/// The format that the client requested.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Format {
-    Listing,
-    Json,
-    Text,
-}
-
-impl Format {
-    fn of(query: &Query) -> Self {
-        match query.value(Param::Alt) {
-            _ if !query.is_recursive() => Self::Listing,
-            Some("text") => Self::Text,
-            _ => Self::Json,
-        }
-    }
-
-    /// The format of the inserted accounts.
-    fn of_accounts(self) -> Option<own_accounts::Format> {
-        match self {
-            Self::Listing => None,
-            Self::Json => Some(own_accounts::Format::Json),
-            Self::Text => Some(own_accounts::Format::Text),
-        }
-    }
-
-    /// Maximum size of the redacted response, in bytes, for a response of `bytes`. Text repeats the path before each
-    /// value. `largest` is the maximum size of any response.
-    fn max_bytes(self, bytes: usize, largest: usize) -> usize {
-        match self {
-            Self::Listing => bytes + "\n".len(),
-            Self::Json => bytes,
-            Self::Text => bytes.saturating_mul(4).min(largest),
-        }
-    }
 }
 
 impl Redaction {
@@ -99,7 +63,7 @@ impl Redaction {
             account,
             policy,
             path: request.path.detached(),
-            format: Format::of(&request.query),
+            format: format_of(&request.query),
             hangs,
             small: if has_no_seat { SMALL_BYTES_WITHOUT_SEAT } else { SMALL_BYTES },
             keeps_etag,
@@ -152,32 +116,41 @@ impl Redaction {
     /// Redacts a response. `more`: size of the entry to insert, in bytes.
     async fn redacted(&self, answer: Response<Body>, more: usize) -> Result<(Parts, Redacted, Option<Charge>), Error> {
         let (head, body) = answer.into_parts();
-        let max_bytes = |bytes| self.format.max_bytes(bytes, self.account.largest());
         // The room is never larger than this.
-        let made = |bytes| (max_bytes(bytes) + more).min(self.account.largest());
+        let made = |bytes| (self.max_bytes(bytes) + more).min(self.account.largest());
         let Whole { bytes, charge } = self.account.read(body, self.small, made).await?;
-        let redacted = self.redact(&bytes, max_bytes(bytes.len())).map_err(|error| self.refusal(error))?;
+        let redacted = self.redact(&bytes).map_err(|error| self.refusal(error))?;
         Ok((head, redacted, charge))
     }
 
-    fn redact(&self, bytes: &[u8], max_bytes: usize) -> Result<Redacted, RedactError> {
+    /// Maximum size of the redacted response, in bytes, for a response of `bytes`. Text repeats the path before each
+    /// value.
+    fn max_bytes(&self, bytes: usize) -> usize {
+        match self.format {
+            None => bytes + "\n".len(),
+            Some(Format::Json) => bytes,
+            Some(Format::Text) => bytes.saturating_mul(4).min(self.account.largest()),
+        }
+    }
+
+    fn redact(&self, bytes: &[u8]) -> Result<Redacted, RedactError> {
         let subject = Subject::new(&self.path);
         let directory = subject.as_str();
         let view = View { policy: self.policy.as_deref(), has_accounts: self.principal == Principal::Node };
         match self.format {
-            Format::Listing => {
+            None => {
                 let entries = std::str::from_utf8(bytes).map_err(|_| RedactError::Unreadable)?;
                 let bytes = redact::listing(view, directory, entries).into_bytes();
                 Ok(Redacted { bytes, place: None, is_renumbered: false })
             }
-            Format::Json => redact::json(view, directory, bytes),
-            Format::Text => redact::text(view, directory, bytes, max_bytes),
+            Some(Format::Json) => redact::json(view, directory, bytes),
+            Some(Format::Text) => redact::text(view, directory, bytes, self.max_bytes(bytes.len())),
         }
     }
 
     /// The entry with the pod's own accounts, or an empty string.
     async fn own_entry(&self) -> String {
-        let Some(format) = self.format.of_accounts().filter(|_| self.principal != Principal::Node) else {
+        let Some(format) = self.format.filter(|_| self.principal != Principal::Node) else {
             return String::new();
         };
         // Relative to the tree.
@@ -194,7 +167,7 @@ impl Redaction {
     fn with_entry(&self, redacted: Redacted, entry: &str) -> Vec<u8> {
         let Redacted { mut bytes, place, .. } = redacted;
         let Some(place) = place.filter(|_| !entry.is_empty()) else { return bytes };
-        let comma = if self.format == Format::Json && !place.is_first { "," } else { "" };
+        let comma = if self.format == Some(Format::Json) && !place.is_first { "," } else { "" };
         bytes.reserve_exact(comma.len() + entry.len());
         bytes.splice(place.at..place.at, comma.bytes().chain(entry.bytes()));
         bytes
@@ -204,7 +177,7 @@ impl Redaction {
     /// client that may wait for them learns.
     fn adjust(&self, headers: &mut HeaderMap, shown: &[u8]) {
         headers.insert(header::CONTENT_LENGTH, shown.len().into());
-        if self.format == Format::Text {
+        if self.format == Some(Format::Text) {
             headers.insert(header::CONTENT_TYPE, reply::APPLICATION_TEXT);
         }
         if let Some(etag) = headers.get_mut(header::ETAG).filter(|_| !self.keeps_etag) {
@@ -222,6 +195,12 @@ impl Redaction {
             (RedactError::TooLarge, _) => Error::TooLarge(self.account.largest()),
         }
     }
+}
+
+/// The format of the tree that a query requests. `None` if it requests a listing.
+fn format_of(query: &Query) -> Option<Format> {
+    let format = if query.value(Param::Alt) == Some("text") { Format::Text } else { Format::Json };
+    query.is_recursive().then_some(format)
 }
 
 /// Attaches the charge to a redacted response, reduced to the size of that response.
