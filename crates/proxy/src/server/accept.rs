@@ -90,6 +90,7 @@ where
                 Ok((stream, peer)) if departures.include(&stream) => {
                     self.connections.accepted();
                     self.connections.shedding.shed(Shed::Door, Some(peer));
+                    stream.close_by_reset(true);
                 }
                 Ok((stream, peer)) => self.take(stream, peer, &mut patience).await,
                 // The client disconnected before the connection was accepted.

@@ -12,6 +12,7 @@ use tokio::time::{Instant, sleep};
 use super::activity::Activity;
 use super::connections::{Place, Reclaim, Serving};
 use super::inbox::{Gathered, Inbox};
+use super::outstanding::Outstanding;
 use super::socket::Socket;
 use super::watchdog::Watchdog;
 
@@ -51,7 +52,11 @@ pub(super) fn gather<I: Socket>(
                         return Poll::Ready(Next::Refuse);
                     }
                 }
-                Poll::Ready(Ok(Gathered::End) | Err(_)) => return Poll::Ready(Next::Leave),
+                Poll::Ready(Ok(Gathered::End) | Err(_)) => {
+                    // Nothing is owed to it. A FIN would be kept until the client acknowledges it, and a hostile one never does.
+                    io.close_by_reset(io.outstanding() == Outstanding::Nothing);
+                    return Poll::Ready(Next::Leave);
+                }
                 Poll::Pending => return watchdog.as_mut().poll(None, cx).map(|_| Next::Leave),
             }
         }

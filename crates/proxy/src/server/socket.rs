@@ -115,8 +115,8 @@ impl<I: Socket> Drop for Cuttable<I> {
     fn drop(&mut self) {
         match self.io.outstanding() {
             _ if self.activity.was_cut_short() => self.io.close_by_reset(true),
-            Outstanding::Nothing => {}
-            Outstanding::Unacknowledged => self.io.give_up_after(ACKNOWLEDGED),
+            // The FIN is next.
+            Outstanding::Nothing | Outstanding::Unacknowledged => self.io.give_up_after(ACKNOWLEDGED),
             // Otherwise the kernel would keep these bytes for minutes, and no client would be charged for them.
             Outstanding::Unsent(_) => self.io.close_by_reset(true),
         }

@@ -122,3 +122,21 @@ async fn a_connection_that_is_cut_is_reset_unless_between_requests() {
         assert_eq!(ended, expected, "{sent:?}");
     }
 }
+
+/// The kernel keeps a FIN for minutes that a client does not acknowledge, and no client is charged for it.
+#[tokio::test]
+async fn a_client_that_has_closed_its_side_gets_no_fin() {
+    for answers in [0, 1] {
+        // Crowded, so that an idle connection is parked at once.
+        let connections = connections(OPEN_BYTES + SERVING_BYTES);
+        let mut client = connect_by_socket(&connections, Duration::ZERO).await;
+        client.write_all(&REQUEST.repeat(answers)).await.expect("the server is there");
+        read_answers(&mut client, answers).await;
+        while connections.weight().0 > OPEN_BYTES {
+            yield_now().await;
+        }
+        client.shutdown().await.expect("it is open");
+        let ended = client.read(&mut [0; 16]).await.map_err(|error| error.kind());
+        assert_eq!(ended, Err(std::io::ErrorKind::ConnectionReset), "{answers}");
+    }
+}
