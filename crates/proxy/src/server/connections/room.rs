@@ -80,7 +80,8 @@ impl Connections {
         // Bytes from the client's own connections are read first. Then some of these connections end, or can be
         // closed. A client without connections waits until another's can be closed.
         let holds_nothing = open.holds_nothing_else(asks);
-        if open.awaits_turn(asks.client) || holds_nothing && wait_for == WaitFor::Silence {
+        let waits_for_turns = open.awaits_turn(asks.client) && wait_for != WaitFor::Nothing;
+        if waits_for_turns || holds_nothing && wait_for == WaitFor::Silence {
             return NoRoom::Later;
         }
         if room == Availability::None && !holds_nothing {

@@ -190,6 +190,20 @@ async fn a_newcomer_whose_request_was_not_read_yet_does_not_give_way_to_an_equal
     assert!(!was_aborted(&crowd[0]).await && was_aborted(&crowd[1]).await);
 }
 
+/// A client could keep its tasks waiting, and with them all newcomers of its door, and the end of the process.
+#[tokio::test(start_paused = true)]
+async fn a_newcomer_waits_for_turns_of_its_own_client_as_long_as_patience_lasts() {
+    let connections = room_for(1);
+    let guest = arrive(&connections, 1).expect("room");
+    guest.activity.wait_for_turn(true);
+    let _answering = guest.activity.answering();
+    for (wait_for, expected) in
+        [(WaitFor::Silence, NoRoom::Later), (WaitFor::Reading, NoRoom::Later), (WaitFor::Nothing, NoRoom::Refused)]
+    {
+        assert_eq!(admit(&connections, 1, wait_for).map(drop), Err(expected), "{wait_for:?}");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn only_connections_of_these_peers_are_cut_for_not_reading() {
     let connections = room_for(3);
