@@ -151,8 +151,9 @@ impl Turns {
     }
 
     fn wait(self: &Arc<Self>, taker: Taker, waker: &Waker) -> u64 {
-        let number = self.queues.lock().add(taker, waker.clone());
+        // First, because another thread may give out the turn, and subtract it, as soon as it is in the queue.
         self.waiting.fetch_add(1, SeqCst);
+        let number = self.queues.lock().add(taker, waker.clone());
         self.dispatch();
         number
     }
