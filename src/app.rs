@@ -146,6 +146,9 @@ impl App {
         let _redirecting = redirect.map(keep);
         let admin_drain = serving::serve_operators(admin, &shared);
         let mut background = background::start(&shared);
+        // To the end of the drain, in which clients may fill the memory as well.
+        let connections = Arc::clone(&shared.limits.connections);
+        let _tending = AbortOnDropHandle::new(tokio::spawn(async move { connections.tend().await }));
         let kin = open_kin(&shared, cluster.as_ref())?;
         if kin.is_none() || !doors.is_empty() {
             shared.handover.is_alone();

@@ -22,8 +22,6 @@ pub(super) fn start(shared: &Arc<Shared>) -> JoinSet<()> {
     }
     let followed = Arc::clone(shared);
     tasks.spawn(async move { follow_policy(&followed).await });
-    let connections = Arc::clone(&shared.limits.connections);
-    tasks.spawn(async move { connections.tend().await });
     if let Some(identity) = shared.identity.clone() {
         tasks.spawn(identity.tend());
     }
