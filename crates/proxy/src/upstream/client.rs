@@ -262,7 +262,7 @@ mod tests {
 
     fn request(kind: RequestKind) -> Outgoing {
         Outgoing {
-            bytes: b"GET".to_vec(),
+            bytes: b"GET".as_slice().into(),
             is_head: false,
             endpoint: EndpointClass::Leaf,
             kind,

@@ -3,7 +3,6 @@
 use std::future::ready;
 use std::io::Write;
 use std::mem;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
@@ -14,18 +13,26 @@ use tower::Service;
 
 use super::Values;
 use super::client::UpstreamClient;
-use super::outgoing::{Outgoing, RequestKind};
+use super::outgoing::{Head, Outgoing, RequestKind};
+use super::spare::{Kept, Spare};
 use crate::failure::Failure;
 use crate::reply::{self, Body};
 use protocol::metadata::headers::{GOOGLE, METADATA_FLAVOR, forwarded};
 use protocol::metadata::{Endpoint, Method, Principal, Request};
 
-/// Memory for a request to the upstream, in bytes. Nearly all have less.
-const USUAL_HEAD_BYTES: usize = 256;
-
-/// The innermost service: takes a [`Request`] and returns the upstream's response.
+/// The innermost service: takes a [`Request`] and returns the upstream's response. Each connection has a clone.
 #[derive(Debug, Clone)]
-pub enum Forward {
+pub struct Forward {
+    to: To,
+    /// Memory for the connection's request that is passed on.
+    spare: Spare<Answer>,
+}
+
+type Answer = Result<Response<Body>, Failure>;
+
+/// What answers the requests.
+#[derive(Debug, Clone)]
+enum To {
     /// Sends requests to the metadata server.
     Server(Arc<UpstreamClient>),
     /// Answers them with configured values.
@@ -35,54 +42,64 @@ pub enum Forward {
 impl Forward {
     /// Sends requests through this client.
     pub fn new(client: UpstreamClient) -> Self {
-        Self::Server(Arc::new(client))
+        To::Server(Arc::new(client)).into()
     }
 
     /// Answers requests with these values.
     pub fn to_values(values: Values) -> Self {
-        Self::Values(Arc::new(values))
+        To::Values(Arc::new(values)).into()
     }
 
     /// The configured values. `None` if there is a metadata server.
     pub fn values(&self) -> Option<&Arc<Values>> {
-        match self {
-            Self::Server(_) => None,
-            Self::Values(values) => Some(values),
+        match &self.to {
+            To::Server(_) => None,
+            To::Values(values) => Some(values),
         }
     }
 
     /// Whether the upstream has service accounts: those of the node.
     pub fn has_accounts(&self) -> bool {
-        matches!(self, Self::Server(_))
+        matches!(self.to, To::Server(_))
     }
 
     /// Sends a request to the upstream. What waits for the response keeps no more of the request than what is sent, because it
     /// may wait for hours, and the request shares the read buffer of its connection. The response may take the memory of the
     /// request's headers, which are gone afterwards.
-    pub fn ask(&self, request: &mut Request) -> impl Future<Output = Result<Response<Body>, Failure>> + Send + use<> {
-        match self {
-            Self::Server(client) => {
+    pub fn ask(&self, request: &mut Request) -> impl Future<Output = Answer> + Send + use<> {
+        match &self.to {
+            To::Server(client) => {
                 let (client, mut request) = (Arc::clone(client), outgoing(request));
                 Either::Left(async move { client.send(&mut request).await.map(clean) })
             }
-            Self::Values(values) => Either::Right(ready(Ok(values.answer(request)))),
+            To::Values(values) => Either::Right(ready(Ok(values.answer(request)))),
         }
+    }
+}
+
+impl From<To> for Forward {
+    fn from(to: To) -> Self {
+        Self { to, spare: Spare::default() }
     }
 }
 
 impl Service<Box<Request>> for Forward {
     type Response = Response<Body>;
     type Error = Failure;
-    // Boxed, because hyper reserves memory for the whole stack's future in every connection, and most
+    // In memory of its own, because hyper reserves memory for the whole stack's future in every connection, and most
     // requests never get here.
-    type Future = Pin<Box<dyn Future<Output = Result<Response<Body>, Failure>> + Send>>;
+    type Future = Kept<Answer>;
 
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Failure>> {
         Poll::Ready(Ok(()))
     }
 
     fn call(&mut self, mut request: Box<Request>) -> Self::Future {
-        if may_pass(&request) { Box::pin(self.ask(&mut request)) } else { Box::pin(ready(Err(Failure::Foreign))) }
+        self.spare.keep(if may_pass(&request) {
+            Either::Left(self.ask(&mut request))
+        } else {
+            Either::Right(ready(Err(Failure::Foreign)))
+        })
     }
 }
 
@@ -98,7 +115,7 @@ fn may_pass(request: &Request) -> bool {
 /// valid header values.
 fn outgoing(request: &mut Request) -> Outgoing {
     let is_head = request.method == Method::Head;
-    let mut bytes = Vec::with_capacity(USUAL_HEAD_BYTES);
+    let mut bytes = Head::new();
     bytes.extend_from_slice(if is_head { b"HEAD " } else { b"GET " });
     write!(bytes, "{}{} HTTP/1.1\r\n", request.path, request.query).expect("writing to memory does not fail");
     let mut add = |name: &HeaderName, value: &HeaderValue| {
@@ -113,7 +130,6 @@ fn outgoing(request: &mut Request) -> Outgoing {
     let mut headers = mem::take(&mut request.headers);
     let kind = if request.hangs() {
         // It may wait for hours, so it keeps no spare memory.
-        bytes.shrink_to_fit();
         headers = HeaderMap::new();
         RequestKind::Hanging { timeout_sec: request.query.timeout_seconds() }
     } else {

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 
 use http::HeaderMap;
+use smallvec::SmallVec;
 
 use telemetry::latency::EndpointClass;
 
@@ -18,11 +19,13 @@ pub(super) enum RequestKind {
     },
 }
 
+/// The head of a request. Nearly all have less than 256 bytes, which the future of the request has room for.
+pub(super) type Head = SmallVec<[u8; 256]>;
+
 /// A request as sent to the upstream. It has no body.
 #[derive(Debug)]
 pub(super) struct Outgoing {
-    /// The head.
-    pub(super) bytes: Vec<u8>,
+    pub(super) bytes: Head,
     /// Whether the method is HEAD, so that the response has no body.
     pub(super) is_head: bool,
     pub(super) endpoint: EndpointClass,

@@ -33,7 +33,7 @@ const GET: &[u8] = b"GET / HTTP/1.1\r\n\r\n";
 
 fn get() -> Outgoing {
     Outgoing {
-        bytes: GET.to_vec(),
+        bytes: GET.into(),
         is_head: false,
         endpoint: EndpointClass::Leaf,
         kind: RequestKind::Ordinary,
