@@ -116,12 +116,32 @@ where
         self.inner.poll_ready(cx)
     }
 
-    fn call(&mut self, mut request: Box<Request>) -> Self::Future {
+    fn call(&mut self, request: Box<Request>) -> Self::Future {
         let policy = self.concealment.policy.current();
+        if !request.hangs() || self.concealment.mode == Mode::Audit {
+            return self.apply(&policy, request);
+        }
+        let answer = self.apply(&policy, request);
+        // A new policy is in force before it ends all watches, once. This request may have joined one after that.
+        let is_replaced = !Arc::ptr_eq(&policy, &self.concealment.policy.current());
+        if is_replaced { Outcome::decided(Err(Error::Draining)) } else { answer }
+    }
+}
+
+impl<S> Conceal<S>
+where
+    S: Service<Box<Request>, Response = Response<Body>, Error = Error, Future: Send + 'static>,
+{
+    /// Answers a request as this policy decides.
+    fn apply(
+        &mut self,
+        policy: &Arc<Policy>,
+        mut request: Box<Request>,
+    ) -> Outcome<S::Future, Result<Response<Body>, Error>> {
         let decision = policy.judge(&request);
         self.concealment.count(decision);
         if self.concealment.mode == Mode::Audit {
-            self.concealment.audit.note(&policy, &request, decision);
+            self.concealment.audit.note(policy, &request, decision);
             // The policy cannot show the node's accounts.
             return if request.principal != Principal::Node && includes_accounts(&request) {
                 self.redact(None, request)
@@ -129,8 +149,7 @@ where
                 Outcome::passed(self.inner.call(request))
             };
         }
-        let hangs = request.hangs();
-        let answer = match decision {
+        match decision {
             Decision::Allow => {
                 request.query = policy.trim(request.query);
                 Outcome::passed(self.inner.call(request))
@@ -143,25 +162,15 @@ where
             }
             Decision::Redact => {
                 request.query = policy.trim(request.query);
-                self.redact(Some(Arc::clone(&policy)), request)
+                self.redact(Some(Arc::clone(policy)), request)
             }
             Decision::Redirect => Outcome::decided(Ok(reply::directory_redirect(&request))),
             Decision::Conceal(cause) => {
-                Outcome::decided(Err(Concealed::new(&policy, &request.path, &request.query, cause).into()))
+                Outcome::decided(Err(Concealed::new(policy, &request.path, &request.query, cause).into()))
             }
-        };
-        // A new policy is in force before it ends all watches, once. This request may have joined one after that.
-        if hangs && !Arc::ptr_eq(&policy, &self.concealment.policy.current()) {
-            return Outcome::decided(Err(Error::Draining));
         }
-        answer
     }
-}
 
-impl<S> Conceal<S>
-where
-    S: Service<Box<Request>, Response = Response<Body>, Error = Error, Future: Send + 'static>,
-{
     /// Passes a request on, and redacts its response.
     fn redact(
         &mut self,
