@@ -13,7 +13,7 @@ use tower::Service;
 
 use super::Values;
 use super::client::UpstreamClient;
-use super::outgoing::{Head, Outgoing, RequestKind};
+use super::outgoing::{Outgoing, RequestHead, RequestKind};
 use super::spare::{Kept, Spare};
 use crate::failure::Failure;
 use crate::reply::{self, Body};
@@ -115,7 +115,7 @@ fn may_pass(request: &Request) -> bool {
 /// valid header values.
 fn outgoing(request: &mut Request) -> Outgoing {
     let is_head = request.method == Method::Head;
-    let mut bytes = Head::new();
+    let mut bytes = RequestHead::new();
     bytes.extend_from_slice(if is_head { b"HEAD " } else { b"GET " });
     write!(bytes, "{}{} HTTP/1.1\r\n", request.path, request.query).expect("writing to memory does not fail");
     let mut add = |name: &HeaderName, value: &HeaderValue| {
@@ -130,6 +130,7 @@ fn outgoing(request: &mut Request) -> Outgoing {
     let mut headers = mem::take(&mut request.headers);
     let kind = if request.hangs() {
         // It may wait for hours, so it keeps no spare memory.
+        bytes.shrink_to_fit();
         headers = HeaderMap::new();
         RequestKind::Hanging { timeout_sec: request.query.timeout_seconds() }
     } else {

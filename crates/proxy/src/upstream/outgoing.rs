@@ -20,12 +20,12 @@ pub(super) enum RequestKind {
 }
 
 /// The head of a request. Nearly all have less than 256 bytes, which the future of the request has room for.
-pub(super) type Head = SmallVec<[u8; 256]>;
+pub(super) type RequestHead = SmallVec<[u8; 256]>;
 
 /// A request as sent to the upstream. It has no body.
 #[derive(Debug)]
 pub(super) struct Outgoing {
-    pub(super) bytes: Head,
+    pub(super) bytes: RequestHead,
     /// Whether the method is HEAD, so that the response has no body.
     pub(super) is_head: bool,
     pub(super) endpoint: EndpointClass,

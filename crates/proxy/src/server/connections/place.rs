@@ -74,17 +74,12 @@ impl Place {
         let is_of_many = open.places.held_by(self.client) > FEW_CONNECTIONS;
         let bytes = if is_of_many { SERVING_BYTES + UNREAD_BYTES } else { SERVING_BYTES };
         self.connections.pressure.took(bytes);
-        let has_room = match open.room(Resource::Memory, self.asks(), bytes) {
-            Availability::Free => true,
-            Availability::From(_) => self.connections.make_memory(&mut open, self.asks(), bytes),
-            Availability::None if open.holds_nothing_else(self.asks()) => {
-                self.connections.make_memory(&mut open, self.asks(), bytes)
-            }
-            Availability::FromItself | Availability::None => {
-                reclaim == Reclaim::Yes && self.connections.make_memory(&mut open, self.asks(), bytes)
-            }
+        let may_take = match open.room(Resource::Memory, self.asks(), bytes) {
+            Availability::Free | Availability::From(_) => true,
+            Availability::FromItself => reclaim == Reclaim::Yes,
+            Availability::None => reclaim == Reclaim::Yes || open.holds_nothing_else(self.asks()),
         };
-        if !has_room {
+        if !may_take || !self.connections.make_memory(&mut open, self.asks(), bytes) {
             return None;
         }
         // The charge of hyper's state includes the head.
