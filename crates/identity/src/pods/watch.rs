@@ -10,7 +10,7 @@ use tokio::select;
 use tokio::time::{sleep, timeout};
 
 use super::{Pod, PodUid, Pods, object};
-use crate::cluster::{Cluster, Event, Events, Failure, PodObject, RequestError, Since};
+use crate::cluster::{Cluster, Event, Events, Failure, MAX_SILENCE, PodObject, RequestError, Since};
 use base::backoff::{Backoff, Jitter};
 
 /// Maximum time for a list that comes as events, the same as for a list in one response.
@@ -83,7 +83,7 @@ struct Watch<F> {
     cluster: Cluster,
     pods: Arc<Pods>,
     on: F,
-    /// The resource version of `pods`. `None` before the first list, and when events since then are lost.
+    /// The resource version of `pods`. `None` before the first list, when events since then are lost, and after a long silence.
     version: Option<String>,
     /// Whether the server may send a list as events: Kubernetes 1.34 and later, by default. Not after an event that made no
     /// sense: the list has that object too, with less of it, so that one object does not keep the others from being known.
@@ -97,6 +97,10 @@ struct Watch<F> {
 impl<F: Fn(WatchEvent<'_>)> Watch<F> {
     /// Lists if needed, and watches until the watch ends.
     async fn run(&mut self) -> Result<(), RequestError> {
+        // A watch that is accepted may say nothing for a minute, and be cut before. A list says at once what is known.
+        if self.pods.age() > Some(MAX_SILENCE) {
+            self.version = None;
+        }
         let mut events = match &self.version {
             Some(version) => self.cluster.node_pods(Since::Version(version)).await?,
             None if self.streams_lists => self.list_by_events().await?,

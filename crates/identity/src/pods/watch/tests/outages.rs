@@ -82,9 +82,33 @@ async fn a_server_that_hangs_is_given_up() {
         settle().await;
     }
     let began = Instant::now();
-    scene.goes_on("202").await;
+    let _running = scene.lists_by_events().await;
     assert_eq!(began.elapsed().as_secs(), 75);
     assert_eq!(scene.known(), ["1"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_was_silent_for_too_long_is_asked_for_a_list() {
+    // Connections are cut before the first bookmark.
+    let (mut scene, mut running) = Scene::with(&["1"]).await;
+    for _ in 0..2 {
+        sleep(Duration::from_secs(35)).await;
+        running.cut();
+        running = scene.goes_on(VERSION).await.run(200);
+    }
+    sleep(Duration::from_secs(35)).await;
+    running.cut();
+    scene.lists_by_events().await.end_list();
+    settle().await;
+    assert!(scene.pods.age() < Some(Duration::from_secs(1)));
+
+    // It was away.
+    let (mut scene, running) = Scene::with(&["1"]).await;
+    running.cut();
+    while scene.pods.age() < Some(Duration::from_secs(31 * 60)) {
+        drop(scene.fake.asked().await);
+    }
+    scene.lists_by_events().await;
 }
 
 #[tokio::test(start_paused = true)]
