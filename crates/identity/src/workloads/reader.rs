@@ -9,16 +9,18 @@ use tokio::task::JoinSet;
 use super::{Account, Workloads};
 use crate::cluster::{Cluster, RequestError};
 
-/// Maximum number of reads at once. When a node starts, it has some hundred accounts.
-const MAX_READS: usize = 4;
+/// Maximum number of reads at once, of accounts that are not known and of those that are. When a node starts, it has some hundred
+/// accounts. The known ones have time, and would keep pods of others waiting while the API server is slow.
+const MAX_READS: (usize, usize) = (4, 2);
 
 /// Reads the wanted accounts of `workloads`, forever.
 pub async fn follow(cluster: Cluster, workloads: Arc<Workloads>) -> Infallible {
-    let permits = Arc::new(Semaphore::new(MAX_READS));
+    let (of_unknown, of_known) = (Arc::new(Semaphore::new(MAX_READS.0)), Arc::new(Semaphore::new(MAX_READS.1)));
     let mut reads = JoinSet::new();
     loop {
         for account in workloads.wanted().await {
-            let (cluster, workloads, permits) = (cluster.clone(), Arc::clone(&workloads), Arc::clone(&permits));
+            let permits = Arc::clone(if account.workload().is_none() { &of_unknown } else { &of_known });
+            let (cluster, workloads) = (cluster.clone(), Arc::clone(&workloads));
             reads.spawn(async move {
                 let _permit = permits.acquire_owned().await;
                 read(&cluster, &workloads, &account).await;

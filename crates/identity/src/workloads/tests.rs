@@ -206,6 +206,32 @@ async fn an_account_is_read_again_when_the_api_server_wants_it_and_no_sooner() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_new_account_is_read_while_the_known_ones_wait_for_a_slow_api_server() {
+    let (mut fake, cluster) = Fake::new("node-1");
+    let workloads = Arc::new(Workloads::default());
+    for number in 1..=8 {
+        workloads.of_pod(&pod(number, "a", &format!("known-{number}")));
+    }
+    for known in workloads.wanted().await {
+        workloads.found(&known, "u", &LINKED);
+        workloads.want(&known);
+    }
+    let reading = tokio::spawn(follow(cluster, Arc::clone(&workloads)));
+    sleep(Duration::from_millis(1)).await;
+    workloads.of_pod(&pod(9, "a", "new"));
+    let mut waiting = Vec::new();
+    while waiting.len() < 8 {
+        let asked = timeout(Duration::from_secs(1), fake.asked()).await.expect("it is read at once");
+        if asked.request.uri().path().ends_with("/new") {
+            reading.abort();
+            return;
+        }
+        waiting.push(asked);
+    }
+    panic!("the new one is the last");
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_account_that_the_api_server_does_not_have_is_not_taken_for_one_without_annotations() {
     let (mut fake, cluster) = Fake::new("node-1");
     let workloads = Arc::new(Workloads::default());
