@@ -158,7 +158,12 @@ impl Cluster {
     pub async fn service_account(&self, namespace: &str, name: &str) -> Result<Option<AccountObject>, RequestError> {
         match self.get(&account_path(namespace, name), Resource::Accounts).await {
             Ok(body) => in_time(events::read(body, Shape::Account)).await.map(Some),
-            Err(error) if error.failure() == Failure::Refused(StatusCode::NOT_FOUND) => Ok(None),
+            // In these words. Something in front of the API server may answer 404, too.
+            Err(RequestError::Refused { status: StatusCode::NOT_FOUND, message, .. })
+                if message.contains(&format!("serviceaccounts \"{name}\" not found")) =>
+            {
+                Ok(None)
+            }
             Err(error) => Err(error),
         }
     }

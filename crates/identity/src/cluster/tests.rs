@@ -72,13 +72,18 @@ async fn a_service_account_is_read_with_the_annotations_that_matter() {
     assert_eq!(annotations.google_account.as_deref(), Some("app@shop.iam.gserviceaccount.com"));
     assert_eq!((annotations.principal_as_email.as_deref(), annotations.delegates), (Some("true"), None));
 
-    for (status, expected) in [(404, None), (403, Some("impersonate-on:associated-node:get for serviceaccounts"))] {
+    for (status, message, expected) in [
+        (404, "serviceaccounts \"app\" not found", None),
+        (404, "serviceaccounts \"other\" not found", Some("404 Not Found")),
+        (404, "default backend - 404", Some("default backend - 404")),
+        (403, "no", Some("impersonate-on:associated-node:get for serviceaccounts")),
+    ] {
         let asking = cluster.clone();
         let read = tokio::spawn(async move { asking.service_account("a", "app").await });
-        fake.asked().await.refuse(status, "no");
+        fake.asked().await.refuse(status, message);
         let error = read.await.expect("no panic").err().map(|error| error.to_string());
-        assert_eq!(error.is_some(), expected.is_some());
-        assert!(expected.is_none_or(|right| error.is_some_and(|error| error.contains(right))), "{status}");
+        assert_eq!(error.is_some(), expected.is_some(), "{status} {message}");
+        assert!(expected.is_none_or(|text| error.is_some_and(|error| error.contains(text))), "{status} {message}");
     }
 }
 

@@ -117,7 +117,7 @@ impl Servers {
                     let annotations = json!({"iam.gke.io/gcp-service-account": found.google});
                     asked.answer(200, &json!({"metadata": {"uid": found.uid, "annotations": annotations}}));
                 }
-                None => asked.refuse(404, "serviceaccounts not found"),
+                None => asked.refuse(404, &format!("serviceaccounts \"{}\" not found", ACCOUNTS[account].1)),
             }
         }
     }
