@@ -3,9 +3,6 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use parking_lot::Mutex;
-
-use super::certificates::Certificates;
 use super::metrics::Identified;
 use crate::pods::PodUid;
 use crate::pods::owners::{Owner, Witness};
@@ -20,8 +17,6 @@ pub struct Caller {
     pub(super) pod: Option<KnownPod>,
     /// Whether its pod has ended, or lost the address.
     pub(super) is_gone: AtomicBool,
-    /// The certificates that its pod's tokens were bound to, by whichever of its addresses.
-    pub(super) certificates: Arc<Mutex<Certificates>>,
 }
 
 /// The pod of a client.
@@ -42,13 +37,7 @@ pub(super) enum Role {
 
 impl Caller {
     pub(super) fn new(role: Role, pod: Option<KnownPod>) -> Self {
-        Self { role, pod, is_gone: false.into(), certificates: Arc::default() }
-    }
-
-    /// The same, known by another address already.
-    pub(super) fn known_as(self, other: Option<&Self>) -> Self {
-        let Some(other) = other else { return self };
-        Self { certificates: Arc::clone(&other.certificates), ..self }
+        Self { role, pod, is_gone: false.into() }
     }
 
     /// Its current principal: an account's number changes with its annotations.

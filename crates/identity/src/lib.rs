@@ -45,7 +45,7 @@ use serde::Serialize;
 
 use crate::cluster::{Cluster, RequestError};
 use crate::pods::owners::{self, Attest, Evidence, NoOwner, Owner};
-use crate::pods::{Pod, Pods, Sandbox, Sandboxes, Scans};
+use crate::pods::{Pod, PodUid, Pods, Sandbox, Sandboxes, Scans};
 use crate::workloads::Workloads;
 use base::clock::BootTime;
 use base::hook::Hook;
@@ -56,6 +56,7 @@ use telemetry::{Registry, table};
 
 pub use caller::Caller;
 use caller::{KnownPod, Role, witness};
+use certificates::Certificates;
 pub use credential::{CredentialBoard, CredentialState, CredentialStatus};
 pub use explain::{Taken, Whois};
 pub use metrics::Identified;
@@ -89,6 +90,8 @@ pub struct Identity {
     /// Requests that wait to be identified, by address.
     waiting: Mutex<HashMap<IpAddr, usize>>,
     node: Arc<Caller>,
+    /// The certificates that pods' tokens were bound to, until a pod's object is gone.
+    certificates: Mutex<HashMap<PodUid, Certificates>>,
     cut_from: CutFrom,
     forget: Forget,
     metrics: IdentityMetrics,
@@ -142,6 +145,7 @@ impl Identity {
             callers: Mutex::default(),
             waiting: Mutex::default(),
             node: Arc::new(Caller::new(Role::Node, None)),
+            certificates: Mutex::default(),
             cut_from,
             forget,
             metrics: IdentityMetrics::new(registry),
@@ -239,8 +243,7 @@ impl Identity {
         if let Some(known) = known {
             return Arc::clone(known);
         }
-        let other = callers.values().find(|other| other.pod.as_ref().is_some_and(|pod| pod.uid == owner.pod.uid));
-        let caller = Arc::new(self.new_caller(owner).known_as(other.map(|other| &**other)));
+        let caller = Arc::new(self.new_caller(owner));
         if let Some(before) = callers.insert(addr, Arc::clone(&caller)) {
             before.is_gone.store(true, Relaxed);
         }
@@ -390,12 +393,6 @@ impl Identity {
     /// The pod that has this address now, if it was identified.
     pub fn pod_at(&self, addr: IpAddr) -> Option<Arc<CallingPod>> {
         self.callers.lock().get(&addr)?.pod.as_ref().map(|pod| Arc::clone(&pod.calling))
-    }
-
-    /// Counts a request that got 503.
-    fn refused(&self, why: &Missing) {
-        let result = if why.is_ambiguous() { Identified::Ambiguous } else { Identified::Unknown };
-        self.metrics.results.of(result).inc();
     }
 }
 

@@ -30,6 +30,7 @@ impl Identity {
             tokio::select! {
                 _ = changes.changed() => {
                     self.expect_pods();
+                    self.certificates.lock().retain(|pod, _| self.pods.get(*pod).is_some());
                     settled = None;
                 }
                 // Their addresses may have new owners.

@@ -6,10 +6,14 @@ use std::time::Duration;
 
 use tokio::time::{Instant, timeout_at};
 
+use super::metrics::Identified;
 use super::{Caller, Identity};
+use crate::pods::PodUid;
 use crate::pods::owners::NoOwner;
 use base::clock::BootTime;
-use protocol::metadata::{BoundTo, Doubt, Missing, NotBound, Principal, Request, RequestError, Sender, Unidentified};
+use protocol::metadata::{
+    BoundTo, Doubt, Fingerprint, Missing, NotBound, Principal, Request, RequestError, Sender, Unidentified,
+};
 use proxy::error::{Error, Overload};
 use proxy::server::Arrival;
 
@@ -98,12 +102,12 @@ impl Visitor {
     /// Whether a request of its pod may have a token bound to this certificate. The pod is known by now.
     pub fn may_bind(&self, request: &Request, bound_to: &BoundTo) -> Result<(), Error> {
         let pod = request.pod.as_ref().filter(|_| matches!(request.principal, Principal::Workload(_)));
-        let (pod, caller) = pod.zip(self.caller.get()).ok_or(NotBound::Node).map_err(RequestError::from)?;
+        let known = self.caller.get().and_then(|caller| caller.pod.as_ref());
+        let (pod, known) = pod.zip(known).ok_or(NotBound::Node).map_err(RequestError::from)?;
         if !bound_to.is_of(&pod.namespace, &pod.service_account) {
             return Err(RequestError::from(NotBound::Foreign).into());
         }
-        let mut certificates = caller.certificates.lock();
-        let is_admitted = certificates.admit(&bound_to.fingerprint, BootTime::now());
+        let is_admitted = self.identity.admits(known.uid, &bound_to.fingerprint);
         if is_admitted { Ok(()) } else { Err(Overload::Certificates.into()) }
     }
 
@@ -114,6 +118,17 @@ impl Visitor {
 }
 
 impl Identity {
+    /// Whether a token of this pod may be bound to this certificate.
+    pub(super) fn admits(&self, pod: PodUid, certificate: &Fingerprint) -> bool {
+        self.certificates.lock().entry(pod).or_default().admit(certificate, BootTime::now())
+    }
+
+    /// Counts a request that got 503.
+    fn refused(&self, why: &Missing) {
+        let result = if why.is_ambiguous() { Identified::Ambiguous } else { Identified::Unknown };
+        self.metrics.results.of(result).inc();
+    }
+
     /// The sender on a connection that was identified before, if its pod still runs. Reads the pod's oldest process, so that the
     /// connection ends with the pod and not at the next check.
     fn still(&self, caller: &Caller) -> Result<Sender, Outdated> {

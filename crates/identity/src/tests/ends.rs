@@ -1,6 +1,8 @@
 //! Pods that end, and addresses that pass on: whose connections are cut.
 
 use super::*;
+use crate::certificates::MAX_CERTIFICATES;
+use protocol::metadata::Fingerprint;
 
 #[tokio::test(start_paused = true)]
 async fn when_an_address_changes_hands_older_connections_are_cut_and_outdated() {
@@ -52,6 +54,31 @@ async fn a_pod_that_ends_is_noticed_without_requests_and_its_account_is_forgotte
         assert_eq!(node.forgotten.load(Relaxed), usize::from(is_reported), "the API server still reports a pod");
         tending.abort();
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_drops_its_address_for_a_moment_may_use_no_more_certificates() {
+    let node = Node::new(Attest::Prefer);
+    let app = pod(1, "a", "app");
+    node.run(100, &app, ADDR);
+    let tending = tokio::spawn(Arc::clone(&node.identity).tend());
+    let mut admitted = 0;
+    for number in 0..20 {
+        node.proc.network("of-100", &[ADDR]);
+        let visitor = node.connect(ADDR);
+        assert_eq!(node.sender(&visitor).await.as_ref().map(name), Ok("p1"));
+        admitted += usize::from(node.identity.admits(app.uid, &Fingerprint::from([number; 32])));
+        drop(visitor);
+        node.proc.network("of-100", &[]);
+        node.scan().await;
+        sleep(VERIFY_INTERVAL * 2).await;
+        assert_eq!(node.identity.rows().len(), 0);
+    }
+    assert_eq!(admitted, MAX_CERTIFICATES);
+    node.identity.pods.remove(app.uid);
+    sleep(VERIFY_INTERVAL).await;
+    assert!(node.identity.certificates.lock().is_empty());
+    tending.abort();
 }
 
 #[tokio::test(start_paused = true)]
