@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use base::backoff::{Backoff, Jitter};
 
-/// Time for which a refusal by the Security Token Service or the API server is the answer. Somebody must change something.
+/// Time for which another refusal by the Security Token Service or the API server is the answer. Somebody must change something.
 const FIXED: Duration = Duration::from_secs(10);
 
-/// Initial and maximum time for which a refusal by IAM is the answer. Bindings take effect within a minute or two.
+/// Initial and maximum time for which a refusal by IAM is the answer, and one that Google accepts no token of the cluster. Bindings
+/// take effect within a minute or two.
 const REFUSAL: Backoff = Backoff::new(Duration::from_secs(5), Duration::from_secs(60));
 
 /// Initial and maximum pause after a refusal because of too many requests. Never shorter than requested.

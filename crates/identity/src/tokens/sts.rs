@@ -124,7 +124,10 @@ pub(super) fn halt(error: NotGiven, names_project: bool) -> Halt {
         ),
         NotGiven::Refused(said) => {
             let text = format!("Unable to generate access token; STS returned {}: {said}\n", said.status);
-            Halt::refused(withheld(&said.code, names_project), StatusCode::FORBIDDEN, text, Rest::Fixed)
+            let why = withheld(&said.code, names_project);
+            // All accounts of all nodes ask in vain. They are not to use up the quota: 429 would hide what is wrong.
+            let rest = if why == Withheld::Untrusted { Rest::Doubling } else { Rest::Fixed };
+            Halt::refused(why, StatusCode::FORBIDDEN, text, rest)
         }
     }
 }

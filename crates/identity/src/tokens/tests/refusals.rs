@@ -63,7 +63,7 @@ async fn a_refusal_of_the_exchange_is_remembered_for_all_scopes() {
     let text =
         "Unable to generate access token; STS returned 400 Bad Request: invalid_target: The pool [redacted] is gone.\n";
     assert_eq!(lab.refusal(TOKEN).await, (403, text.to_owned()));
-    sleep(Duration::from_secs(9)).await;
+    sleep(Duration::from_secs(4)).await;
     assert_eq!(lab.refusal("default/token?scopes=a").await.0, 403);
     assert_eq!(lab.servers.counts(), [1, 1, 0]);
     sleep(Duration::from_secs(2)).await;
@@ -96,11 +96,11 @@ async fn a_kubernetes_token_that_is_not_accepted_is_replaced_after_five_minutes_
         sleep(Duration::from_secs(1)).await;
     }
     let [subjects, exchanges, _] = lab.servers.counts();
-    assert!(subjects == 3 && (80..=91).contains(&exchanges), "{subjects}, {exchanges}");
+    assert!(subjects == 3 && (15..=20).contains(&exchanges), "{subjects}, {exchanges}");
 
     // While the API server fails, the one that was refused is used on.
     lab.servers.change(|script| (script.kubernetes, script.sts) = (Does::Fail, Does::Issue(3600)));
-    sleep(Duration::from_secs(11)).await;
+    sleep(Duration::from_secs(60)).await;
     lab.token(TOKEN).await;
 }
 
