@@ -24,5 +24,6 @@ pub(super) fn before_1_34_a_node_reads_accounts_with_one_right_more() {
     eventually(|| read("app").map(|account| assert!(account.is_some())));
     // As the documentation says.
     assert!(read("stranger").expect("it may").is_some());
+    assert!(read("nobody").expect("in the API server's words").is_none());
     assert_eq!(server.node().patiently("GET", "/api/v1/serviceaccounts", None).status, 403);
 }
