@@ -2,7 +2,9 @@
 
 use std::fs;
 use std::net::UdpSocket;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use tokio::time::Instant;
 
 use crate::namespace::Namespace;
 use crate::process::Process;
