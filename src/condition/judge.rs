@@ -261,7 +261,7 @@ fn overload(minute: &Tally, busiest: Option<&str>) -> Option<Fact> {
     }
     let seen = format!("in the last minute, {}", parts.join("; "));
     let fact = degraded(Topic::Overload, "overload", seen).advising(
-        "see what that client does, and which others are refused; docs/operations.md has the causes of each reason under \"Overload\"",
+        "see what the client that is shed most does, and which others are refused; docs/operations.md has the causes of each reason under \"Overload\"",
     );
     Some(match busiest {
         Some(busiest) => fact.saying(busiest),

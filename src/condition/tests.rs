@@ -123,11 +123,12 @@ fn a_rejected_policy_says_what_a_restart_does_and_quotes_the_mistake() {
 
 #[test]
 fn an_overload_names_reasons_and_the_busiest_client_but_not_for_anybody() {
-    let seen = Seen { minute: overloaded(), busiest: Some("most of it was of shop/a (10.8.0.5)".to_owned()), ..well() };
+    let seen =
+        Seen { minute: overloaded(), busiest: Some("the client shed most is shop/a (10.8.0.5)".to_owned()), ..well() };
     let fact = facts(&seen).remove(0);
     let text = fact.to_string();
     assert!(text.contains("in the last minute, 3 requests or connections were shed: in_flight 3"), "{text}");
-    assert!(text.contains("it said: most of it was of shop/a (10.8.0.5)"), "{text}");
+    assert!(text.contains("it said: the client shed most is shop/a (10.8.0.5)"), "{text}");
     assert!(!for_anybody(fact).to_string().contains("10.8.0.5"));
 }
 

@@ -164,11 +164,11 @@ async fn an_overload_is_degraded_and_names_reason_and_client() {
     let told = told(proxy.metrics_addr).await;
     held.abort();
     told.is("degraded", "overload", "in the last minute, 1 requests or connections were shed: in_flight 1");
-    assert!(told.text.contains("it said: most of it was of 127.0.0.1: "), "{}", told.text);
+    assert!(told.text.contains("it said: the client shed most is 127.0.0.1: "), "{}", told.text);
     assert!(told.text.contains("\nshed         in_flight: 1\n"), "{}", told.text);
     assert_eq!(told.json["last_minute"]["sheds"][0]["reason"], "in_flight");
     assert_eq!(told.json["last_refusals"].as_array().map(Vec::len), Some(0), "it was not refused");
-    assert!(!told.ready.to_string().contains("most of it"), "pods do not read who asks: {}", told.ready);
+    assert!(!told.ready.to_string().contains("client shed most is"), "pods do not read who asks: {}", told.ready);
     proxy.stop().await;
 }
 
@@ -233,7 +233,7 @@ async fn a_connection_that_is_closed_for_others_is_told_with_its_client() {
     assert_eq!(get(proxy.addr, LEAF).await.status, 200);
     let told = told(proxy.metrics_addr).await;
     told.is("degraded", "overload", "1 requests or connections were shed: idle_connection 1");
-    assert!(told.text.contains("it said: most of it was of 127.0.0.1: 2 requests, 1 shed\n"), "{}", told.text);
+    assert!(told.text.contains("it said: the client shed most is 127.0.0.1: 2 requests, 1 shed\n"), "{}", told.text);
     proxy.stop().await;
 }
 

@@ -120,7 +120,7 @@ pub enum ExchangeFailure {
     /// The API server issued no token for the service account.
     #[error("no Kubernetes token for the pod's service account: {0}")]
     Kubernetes(String),
-    /// The API server refuses tokens of this service account. It may issue those of others.
+    /// Tokens of this service account are not to be had of the API server. It may issue those of others.
     #[error("no Kubernetes token for the pod's service account: {0}")]
     KubernetesRefused(String),
     /// Google's Security Token Service did not exchange that token.

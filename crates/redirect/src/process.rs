@@ -6,6 +6,7 @@ use std::io;
 use std::process::Stdio;
 use std::time::Duration;
 
+use rustix::io::Errno;
 use tokio::io::AsyncWriteExt;
 use tokio::process::Command;
 use tokio::time::timeout;
@@ -16,7 +17,7 @@ use super::Error;
 /// the removal of namespaces.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Words of tools, and of the system, about what passes: other programs change rules, or something is used up.
+/// Words of tools about what passes: other programs change rules, or something is used up. Tools have glibc's words for that.
 const PASSING: [&str; 6] = [
     "xtables lock",
     "Cannot allocate memory",
@@ -28,7 +29,10 @@ const PASSING: [&str; 6] = [
 
 /// Runs a tool with `input` on its standard input, and returns its standard output.
 pub(super) async fn run(tool: &'static str, args: &[&str], input: &str) -> Result<String, Error> {
-    let failed = |error: io::Error| failure(tool, error.to_string());
+    let failed = |error: io::Error| {
+        let said = error.to_string();
+        if is_passing(&error) { Error::Busy { tool, said } } else { Error::Tool { tool, said } }
+    };
     let mut child = Command::new(tool)
         .args(args)
         .stdin(Stdio::piped())
@@ -58,6 +62,12 @@ pub(super) async fn run(tool: &'static str, args: &[&str], input: &str) -> Resul
     Err(if output.status.code().is_none() { Error::Busy { tool, said } } else { failure(tool, said) })
 }
 
+/// Whether the system may have room for the tool the next time.
+fn is_passing(error: &io::Error) -> bool {
+    const PASSING: [Errno; 5] = [Errno::NOMEM, Errno::AGAIN, Errno::MFILE, Errno::NFILE, Errno::INTR];
+    Errno::from_io_error(error).is_some_and(|error| PASSING.contains(&error))
+}
+
 fn failure(tool: &'static str, said: String) -> Error {
     let passes = PASSING.iter().any(|words| said.contains(words));
     if passes { Error::Busy { tool, said } } else { Error::Tool { tool, said } }
@@ -78,6 +88,12 @@ mod tests {
         ] {
             let error = run("sh", &["-c", script], "").await.expect_err("it fails");
             assert_eq!(matches!(error, Error::Busy { .. }), expected, "{script}: {error}");
+        }
+        // In no words, which are another C library's.
+        for (error, expected) in
+            [(Errno::NOMEM, true), (Errno::MFILE, true), (Errno::NOENT, false), (Errno::ACCESS, false)]
+        {
+            assert_eq!(is_passing(&error.into()), expected, "{error}");
         }
         let missing = run("no-such-tool", &[], "").await;
         assert!(matches!(missing, Err(Error::Tool { .. })), "{missing:?}");

@@ -60,7 +60,7 @@ impl PolicySeen {
 fn busiest(talkers: &[TalkerStatus]) -> Option<String> {
     // Of equals, the first has the most requests.
     let asks = talkers.iter().rev().max_by_key(|asks| asks.talker.sheds)?;
-    let what = if asks.talker.sheds > 0 { "most of it was of" } else { "the client with the most requests is" };
+    let what = if asks.talker.sheds > 0 { "the client shed most is" } else { "the client with the most requests is" };
     Some(format!("{what} {}: {} requests, {} shed", asks.who(), asks.talker.number(), asks.talker.sheds))
 }
 

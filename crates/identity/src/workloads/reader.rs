@@ -9,13 +9,16 @@ use tokio::task::JoinSet;
 use super::{Account, Workloads};
 use crate::cluster::{Cluster, RequestError};
 
-/// Maximum number of reads at once, of accounts that are not known and of those that are. When a node starts, it has some hundred
-/// accounts. The known ones have time, and would keep pods of others waiting while the API server is slow.
-const MAX_READS: (usize, usize) = (4, 2);
+/// Maximum number of reads at once of accounts that are not known. When a node starts, it has some hundred.
+const MAX_FIRST_READS: usize = 4;
+
+/// Maximum number of reads at once of known accounts. They have time, and would keep pods of others waiting while the API server is
+/// slow.
+const MAX_REPEATED_READS: usize = 2;
 
 /// Reads the wanted accounts of `workloads`, forever.
 pub async fn follow(cluster: Cluster, workloads: Arc<Workloads>) -> Infallible {
-    let (of_unknown, of_known) = (Arc::new(Semaphore::new(MAX_READS.0)), Arc::new(Semaphore::new(MAX_READS.1)));
+    let [of_unknown, of_known] = [MAX_FIRST_READS, MAX_REPEATED_READS].map(|most| Arc::new(Semaphore::new(most)));
     let mut reads = JoinSet::new();
     loop {
         for account in workloads.wanted().await {

@@ -89,7 +89,7 @@ where
             match newcomer {
                 Ok((stream, peer)) if departures.include(&stream) => {
                     self.connections.accepted();
-                    self.connections.shedding.shed(Shed::Door, Some(peer));
+                    self.connections.shedding.closed(Shed::Door, peer);
                     stream.close_by_reset(true);
                 }
                 Ok((stream, peer)) => self.take(stream, peer, &mut patience).await,

@@ -23,13 +23,13 @@ pub(super) enum Outstanding {
 /// Of the states of a connection, the one that it has after a reset.
 const CLOSED: u8 = 7;
 
-/// What is outstanding on a connection. [`Outstanding::Nothing`] if the kernel does not say.
+/// What is outstanding on a connection. If the kernel does not say, something may be.
 pub(super) fn outstanding(connection: &impl AsFd) -> Outstanding {
     // nix panics if a kernel returns less, as an emulated one does. So one connection tries it.
     static IS_WHOLE: OnceLock<bool> = OnceLock::new();
     let asked = || getsockopt(connection, option::ConnectionInfo);
     if !IS_WHOLE.get_or_init(|| catch_unwind(AssertUnwindSafe(asked)).is_ok()) {
-        return Outstanding::Nothing;
+        return Outstanding::Unacknowledged;
     }
     match asked() {
         Ok(info) if info.state == CLOSED => Outstanding::Nothing,
