@@ -138,7 +138,7 @@ impl Shedding {
         }
     }
 
-    /// Counts a connection of this client that was closed, so that operators see whose they were.
+    /// Counts a connection that was closed, and notes its client for operators.
     pub fn closed(&self, reason: Shed, peer: SocketAddr) {
         self.talkers.note(peer.ip(), RequestOutcome::Shed, Moment::now());
         self.shed(reason, Some(peer));

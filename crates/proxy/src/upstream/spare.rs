@@ -1,8 +1,7 @@
-//! [`Spare`]: the memory of a future, kept for the next one.
+//! [`Spare`]: keeps the memory of a future for the next one.
 //!
-//! A connection has one request at a time, and each that is passed on needs a future that is too large for the
-//! [`Outcome`](crate::outcome::Outcome) of all others. Allocated anew for each, many at once make the C library map and unmap memory
-//! with every wave of responses.
+//! A connection has one request at a time. A request that is passed on needs a large future. If each were allocated, musl would map
+//! and unmap memory whenever many requests wait and then get their responses together (benches/README.md).
 
 use std::fmt;
 use std::future::Future;
@@ -19,7 +18,7 @@ type Home<T> = Arc<Mutex<Option<ReusableBoxFuture<'static, T>>>>;
 pub(super) struct Spare<T>(Home<T>);
 
 impl<T> Spare<T> {
-    /// Moves a future into this memory, or into new memory if another one is there.
+    /// Moves a future into this memory. Allocates if there is none yet, or if another future is in it.
     pub(super) fn keep(&self, future: impl Future<Output = T> + Send + 'static) -> Kept<T> {
         let spare = self.0.lock().take();
         let boxed = match spare {
@@ -51,7 +50,7 @@ impl<T> fmt::Debug for Spare<T> {
     }
 }
 
-/// A future in the memory of a [`Spare`]. Dropped before its end, it frees the memory with what it holds.
+/// A future in the memory of a [`Spare`]. If it is dropped before its end, the memory is freed with it.
 pub struct Kept<T> {
     /// `None` after its end.
     boxed: Option<ReusableBoxFuture<'static, T>>,
@@ -77,7 +76,7 @@ mod tests {
 
     use super::*;
 
-    /// Where the future is that this would be moved into.
+    /// The address of the kept memory.
     fn address<T>(spare: &Spare<T>) -> Option<*const ()> {
         spare.0.lock().as_mut().map(|spare| (&raw const *spare.get_pin()).cast())
     }

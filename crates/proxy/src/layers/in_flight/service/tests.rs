@@ -32,7 +32,24 @@ fn stage(limit: usize, make_room: impl Fn(Whose) -> bool + Send + Sync + 'static
     Stage { upstream, limit: Arc::new(Limit { seats, needs_none: never, hangs: never, make_room }) }
 }
 
+/// A stage with one seat, and the number of searches for room so far. They find some, or not.
+fn counting(finds: bool) -> (Stage, Arc<AtomicUsize>) {
+    let searches = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&searches);
+    let search = move |_| {
+        counted.fetch_add(1, Relaxed);
+        finds
+    };
+    (stage(1, search), searches)
+}
+
 impl Stage {
+    /// The request of the pod with this number.
+    fn request(pod: u8) -> Box<Request> {
+        let own = Request::own(Endpoint::Leaf, "/computeMetadata/v1/instance/id", Query::default(), Principal::Node);
+        Request { peer: Some(([10, 0, 0, pod], 40000).into()), ..own }.into()
+    }
+
     /// Sends a request from the pod with this number.
     fn ask(&self, pod: u8) -> JoinHandle<SeatedResponse<Body>> {
         let upstream = Arc::clone(&self.upstream);
@@ -44,9 +61,7 @@ impl Stage {
                 Ok(Response::new(Body::Whole(vec![b'x'; 2000].into())))
             }
         });
-        let own = Request::own(Endpoint::Leaf, "/computeMetadata/v1/instance/id", Query::default(), Principal::Node);
-        let request = Request { peer: Some(([10, 0, 0, pod], 40000).into()), ..own };
-        tokio::spawn(layer(&self.limit).layer(inner).oneshot(request.into()))
+        tokio::spawn(layer(&self.limit).layer(inner).oneshot(Self::request(pod)))
     }
 
     fn asked(&self) -> usize {
@@ -114,12 +129,7 @@ async fn the_wait_is_limited() {
 /// A search visits all connections, so a hundred waiting requests must not search a hundred times.
 #[tokio::test(start_paused = true)]
 async fn waiting_requests_share_one_search() {
-    let searches = Arc::new(AtomicUsize::new(0));
-    let counted = Arc::clone(&searches);
-    let stage = stage(1, move |_| {
-        counted.fetch_add(1, Relaxed);
-        false
-    });
+    let (stage, searches) = counting(false);
     let _only = stage.ask(1);
     settle().await;
     let _crowd: Vec<_> = (2..102).map(|pod| stage.ask(pod)).collect();
@@ -161,12 +171,7 @@ async fn what_waits_counts_for_the_share_of_its_client() {
 
 #[tokio::test(start_paused = true)]
 async fn unread_answers_are_looked_for_in_a_second_overload_too() {
-    let searches = Arc::new(AtomicUsize::new(0));
-    let counted = Arc::clone(&searches);
-    let stage = stage(1, move |_| {
-        counted.fetch_add(1, Relaxed);
-        true
-    });
+    let (stage, searches) = counting(true);
     for _ in 0..2 {
         let before = searches.load(Relaxed);
         let only = stage.ask(1);
@@ -185,20 +190,14 @@ async fn unread_answers_are_looked_for_in_a_second_overload_too() {
 /// The task that searches ends in the moment in which a request is about to wait, as on another thread.
 #[tokio::test(start_paused = true)]
 async fn a_request_that_begins_to_wait_while_the_search_ends_is_searched_for() {
-    let searches = Arc::new(AtomicUsize::new(0));
-    let counted = Arc::clone(&searches);
-    let stage = stage(1, move |_| {
-        counted.fetch_add(1, Relaxed);
-        false
-    });
+    let (stage, searches) = counting(false);
     let _only = stage.ask(1);
     settle().await;
     let earlier = stage.ask(2);
     settle().await;
     earlier.abort();
     let inner = service_fn(|_: Box<Request>| std::future::pending::<Result<Response<Body>, Error>>());
-    let own = Request::own(Endpoint::Leaf, "/computeMetadata/v1/instance/id", Query::default(), Principal::Node);
-    let waits = layer(&stage.limit).layer(inner).call(Request { peer: Some(([10, 0, 0, 3], 1).into()), ..own }.into());
+    let waits = layer(&stage.limit).layer(inner).call(Stage::request(3));
     sleep(SEARCH_INTERVAL * 2).await;
     let before = searches.load(Relaxed);
     let _waits = tokio::spawn(waits);
