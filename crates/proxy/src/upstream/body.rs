@@ -56,15 +56,15 @@ pub(super) async fn buffered(
     account: Option<Account>,
 ) -> Result<Response<UpstreamBody>, Failure> {
     let announced = response.body().announced().map_or(0, |bytes| usize::try_from(bytes).unwrap_or(usize::MAX));
-    let charge = if announced > SMALL_BYTES {
+    if announced > SMALL_BYTES {
         let account = account.filter(|_| announced <= MAX_BUFFERED_BYTES);
-        match account.and_then(|account| account.try_take(Amount { sent: announced, made: 0 })) {
-            Some(charge) => Some(charge),
-            None => return Ok(streamed(response, Bytes::new())),
-        }
-    } else {
-        None
-    };
+        let Some(charge) = account.and_then(|account| account.try_take(Amount { sent: announced, made: 0 })) else {
+            return Ok(streamed(response, Bytes::new()));
+        };
+        let mut whole = BytesMut::with_capacity(announced);
+        while poll_fn(|cx| response.body_mut().poll_fill(cx, &mut whole)).await? {}
+        return Ok(response.map(|_| UpstreamBody::Whole(charge.hold(whole))));
+    }
     let mut first = Bytes::new();
     let mut gathered = BytesMut::new();
     while let Some(data) = poll_fn(|cx| response.body_mut().poll_data(cx)).await? {
@@ -77,15 +77,11 @@ pub(super) async fn buffered(
             }
             gathered.extend_from_slice(&data);
         }
-        if first.len() + gathered.len() > announced.max(SMALL_BYTES) {
+        if first.len() + gathered.len() > SMALL_BYTES {
             return Ok(streamed(response, if gathered.is_empty() { first } else { gathered.freeze() }));
         }
     }
     let bytes = if gathered.is_empty() { first } else { gathered.freeze() };
-    let bytes = match charge {
-        Some(charge) => charge.hold(bytes),
-        None => bytes,
-    };
     Ok(response.map(|_| UpstreamBody::Whole(bytes)))
 }
 

@@ -5,9 +5,10 @@ use std::mem::MaybeUninit;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use bytes::Bytes;
+use bytes::{BufMut, Bytes};
 use tokio::io::{AsyncRead, AsyncWriteExt, ReadBuf};
 use tokio::net::TcpStream;
+use tokio_util::io::poll_read_buf;
 
 /// Maximum number of bytes that are read at once. The rest of a response stays with the kernel and the upstream.
 pub(super) const READ_BYTES: usize = 4 * 1024;
@@ -40,6 +41,12 @@ impl Connection {
         let mut read = ReadBuf::uninit(&mut space);
         ready!(Pin::new(&mut self.0).poll_read(cx, &mut read))?;
         Poll::Ready(Ok(Bytes::copy_from_slice(read.filled())))
+    }
+
+    /// Reads what has arrived into this memory, as far as it has room. Returns the number of bytes, 0 once the upstream has closed
+    /// the connection.
+    pub(super) fn poll_read_into(&mut self, cx: &mut Context<'_>, space: &mut impl BufMut) -> Poll<io::Result<usize>> {
+        poll_read_buf(Pin::new(&mut self.0), cx, space)
     }
 }
 

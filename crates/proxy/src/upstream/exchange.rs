@@ -6,7 +6,7 @@
 use std::future::poll_fn;
 use std::task::{Context, Poll, ready};
 
-use bytes::Bytes;
+use bytes::{BufMut, Bytes, BytesMut};
 use http::Response;
 
 use super::framing::{Framing, Rest};
@@ -102,6 +102,27 @@ impl Incoming {
             let Some(lease) = &mut self.lease else { return Poll::Ready(Ok(None)) };
             let piece = ready!(lease.connection.poll_read(cx)).map_err(|_| Failure::CutShort)?;
             self.rest.add(piece)?;
+        }
+    }
+
+    /// Reads more of a body, whose length was announced, into memory that has room for it. Returns whether there was more.
+    pub(super) fn poll_fill(&mut self, cx: &mut Context<'_>, space: &mut BytesMut) -> Poll<Result<bool, Failure>> {
+        let data = self.decode()?;
+        if !data.is_empty() {
+            space.extend_from_slice(&data);
+            return Poll::Ready(Ok(true));
+        }
+        let (Some(lease), Framing::Length(left)) = (&mut self.lease, &mut self.rest.framing) else {
+            return Poll::Ready(Ok(false));
+        };
+        // What follows the body stays in the socket, so that the connection is not used again.
+        let wanted = usize::try_from(*left).unwrap_or(usize::MAX);
+        match ready!(lease.connection.poll_read_into(cx, &mut space.limit(wanted))).map_err(|_| Failure::CutShort)? {
+            0 => Poll::Ready(Err(Failure::CutShort)),
+            read => {
+                *left -= read as u64;
+                Poll::Ready(Ok(true))
+            }
         }
     }
 

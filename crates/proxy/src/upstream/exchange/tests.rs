@@ -215,6 +215,38 @@ async fn a_large_body_without_a_length_is_streamed_before_much_of_it_is_read() {
     }
 }
 
+#[tokio::test]
+async fn a_buffered_body_is_read_to_its_exact_end() {
+    let room = Room::new(1 << 20, Hook::new(Arc::new(|_| false)));
+    let body: Vec<u8> = (0..SMALL_BYTES + 3 * READ_BYTES).map(|at| (at % 251) as u8).collect();
+    for (sent, behind, label) in [
+        (body.len(), "", None),
+        (body.len(), "HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nevil", None),
+        (body.len() - 1, "", Some("upstream_cut_short")),
+        (0, "", Some("upstream_cut_short")),
+    ] {
+        let pool = Arc::<Pool>::default();
+        let (connection, mut far) = Connection::pair();
+        let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", body.len());
+        far.write_all(&[head.as_bytes(), &body[..sent], behind.as_bytes()].concat()).expect("it is open");
+        if label.is_some() {
+            far.shutdown(Shutdown::Write).expect("it is open");
+        }
+        let response = exchange(pool.lease(connection), &mut get(), &mut timer()).await.expect("a response");
+        let read = buffered(response, Some(room.account(None))).await.map(http::Response::into_body);
+        match read {
+            Ok(UpstreamBody::Whole(whole)) => assert_eq!((&whole[..], room.used()), (&body[..], body.len())),
+            Ok(UpstreamBody::Streamed(_)) => panic!("there is room"),
+            Err(failure) => assert_eq!(Some(failure.label()), label),
+        }
+        assert_eq!(
+            (pool.take().is_some(), room.used()),
+            (label.is_none() && behind.is_empty(), 0),
+            "{sent} {behind:?}"
+        );
+    }
+}
+
 /// As by a server that is killed, or behind a firewall that forgets the connection.
 #[tokio::test]
 async fn a_reset_is_not_the_end_of_a_response() {
