@@ -125,12 +125,20 @@ impl RenewalPace {
         });
     }
 
-    /// Records the outcome of a turn in which this many workloads were tried.
-    pub(super) fn ended(&self, turn: RenewalTurn, failure: Option<&NoToken>, tried: usize, now: BootTime, random: f64) {
+    /// Records the outcome of a turn in which this many workloads were tried. Returns whether a server failed for all.
+    pub(super) fn ended(
+        &self,
+        turn: RenewalTurn,
+        failure: Option<&NoToken>,
+        tried: usize,
+        now: BootTime,
+        random: f64,
+    ) -> bool {
+        let has_failed = failure.is_some_and(|why| affects_all(why, tried));
         match failure {
             None => self.failures.store(0, Relaxed),
             // Only this workload was refused, so the next one gets the turn.
-            Some(why) if !affects_all(why, tried) => {
+            Some(_) if !has_failed => {
                 let give_back = |used: u64| Some(used.saturating_sub(nanos(turn.took)));
                 let _ = self.pace.used_until.fetch_update(Relaxed, Relaxed, give_back);
             }
@@ -142,6 +150,7 @@ impl RenewalPace {
                 self.pace.used_until.store((next - self.interval()).as_nanos(), Relaxed);
             }
         }
+        has_failed
     }
 }
 

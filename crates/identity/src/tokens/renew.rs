@@ -8,6 +8,7 @@
 //!
 //! [`RenewalPace`]: super::pace::RenewalPace
 
+use std::collections::HashMap;
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,44 +32,57 @@ const INTERVAL: Duration = Duration::from_secs(15);
 /// Scans for each renewal that the pace allows, so that the intervals between scans take little of it.
 const SCANS: u32 = 4;
 
-/// Intervals after failures: the first is twice the usual one.
+/// Intervals after failures, of one workload or of a server: the first is twice the usual one.
 const BACK_OFF: Backoff = Backoff::new(INTERVAL.saturating_mul(2), Duration::from_secs(240)).with(JITTER);
 
 /// Keeps the nodes from sending requests at once when a server is back.
 const JITTER: Jitter = Jitter(1.0, 1.25);
 
+/// The workloads whose last renewal failed: how often in a row, and when each is next.
+type Resting = HashMap<WorkloadId, (u32, BootTime)>;
+
 /// Renews the tokens in use, forever.
 pub async fn renew(source: Arc<WorkloadSource>) -> Infallible {
-    let mut failures = 0_u32;
+    let (mut failures, mut resting) = (0_u32, Resting::new());
     loop {
         let random = fastrand::f64();
         let interval = INTERVAL.min(source.means.renewals.interval() / SCANS);
         sleep(if failures == 0 { JITTER.of(interval, random) } else { BACK_OFF.wait(failures, random) }).await;
-        failures = if source.renew_next().await.is_err() { failures.saturating_add(1) } else { 0 };
+        failures = if source.renew_next(&mut resting).await { failures.saturating_add(1) } else { 0 };
     }
 }
 
 impl WorkloadSource {
     /// Renews the tokens of a workload that are due, if the pace allows it. If that fails, the next one has its turn: what is wrong
-    /// may be one workload's.
-    async fn renew_next(&self) -> Result<(), NoToken> {
+    /// may be one workload's, which then rests. Returns whether it failed for all of them.
+    async fn renew_next(&self, resting: &mut Resting) -> bool {
         let _renewing = self.renewing.lock().await;
         let now = BootTime::now();
-        let (in_use, aging) = self.kept.aging(now);
+        let (in_use, mut aging) = self.kept.aging(now);
         let renewals = &self.means.renewals;
         renewals.share(in_use);
-        let Some((expires, _)) = aging.first().copied() else { return Ok(()) };
-        let Some(turn) = renewals.take(expires, now) else { return Ok(()) };
-        let (mut outcome, mut tried) = (Ok(()), 0);
+        resting.retain(|number, _| aging.iter().any(|(_, aging)| aging == number));
+        aging.retain(|(_, number)| resting.get(number).is_none_or(|(_, next)| *next <= now));
+        let Some((expires, _)) = aging.first().copied() else { return false };
+        let Some(turn) = renewals.take(expires, now) else { return false };
+        let (mut failure, mut failed) = (None, Vec::new());
         for (_, number) in aging {
-            tried += 1;
-            outcome = self.renew(number).await;
-            if outcome.is_ok() {
+            failure = self.renew(number).await.err();
+            if failure.is_none() {
                 break;
             }
+            failed.push(number);
         }
-        renewals.ended(turn, outcome.as_ref().err(), tried, BootTime::now(), fastrand::f64());
-        outcome
+        let (tried, now) = (failed.len() + usize::from(failure.is_none()), BootTime::now());
+        let affects_all = renewals.ended(turn, failure.as_ref(), tried, now, fastrand::f64());
+        if !affects_all {
+            for number in failed {
+                let (failures, next) = resting.entry(number).or_insert((0, now));
+                *failures = failures.saturating_add(1);
+                *next = now + BACK_OFF.wait(*failures, fastrand::f64());
+            }
+        }
+        affects_all
     }
 
     /// Renews the tokens of a workload that are due. Failures are logged by the steps.

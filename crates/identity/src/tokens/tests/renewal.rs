@@ -120,3 +120,31 @@ async fn an_account_that_the_api_server_refuses_takes_no_turn_of_others_unless_i
         renewing.abort();
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn an_account_that_alone_is_refused_does_not_make_the_next_one_late() {
+    let mut lab = Lab::new("");
+    let next = lab.add(11, "next");
+    lab.number = next;
+    lab.token(TOKEN).await;
+    sleep(Duration::from_secs(10)).await;
+    lab.number = lab.add(10, "refused");
+    lab.token(TOKEN).await;
+    let now = BootTime::now();
+    let token = |number| lab.source.kept.of(number, now).subject.known(now).0.expect("a token");
+    let due = token(next).due;
+    lab.source.kept.of(lab.number, now).subject.is_due_at(&token(lab.number), now);
+    lab.servers.change(|script| script.kubernetes = Does::Refuse(403, "no"));
+    let source = Arc::clone(&lab.source);
+    let _renewing = tokio::spawn(async move { match renew(source).await {} });
+    sleep(due.since(BootTime::now())).await;
+    let asked = lab.servers.counts()[0] - 2;
+    assert!((5..=10).contains(&asked), "{asked}: less often each time");
+    // The next one ends first.
+    lab.servers.change(|script| script.kubernetes = Does::Issue(3600));
+    while lab.source.kept.of(next, BootTime::now()).subject.is_aging(BootTime::now()) {
+        sleep(Duration::from_secs(1)).await;
+    }
+    let late = BootTime::now().since(due);
+    assert!(late <= Duration::from_secs(20), "{late:?}");
+}
