@@ -134,6 +134,8 @@ impl Proxy {
     pub async fn stop(self) {
         let _ = self.stop.send(());
         self.running.await.expect("the proxy does not panic").expect("it could serve");
+        // The task that holds the listener of the operators has been told to end. A process would end with it.
+        tokio::task::yield_now().await;
     }
 }
 
