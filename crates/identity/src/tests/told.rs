@@ -1,6 +1,7 @@
 //! What operators are told about pods and the API server.
 
 use super::*;
+use crate::status::MAX_WATCH_ERROR;
 
 #[tokio::test(start_paused = true)]
 async fn pods_that_act_as_the_node_are_named() {

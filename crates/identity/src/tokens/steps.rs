@@ -7,6 +7,8 @@
 //!                                      └──> federated token with other scopes
 //! ```
 
+mod subject;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -26,8 +28,8 @@ use super::secret::{Secret, Want};
 use super::server::{Fault, Server, Turn};
 use super::stage::{MAX_FLIGHT, Stage};
 use super::sts::{self, CLOUD_PLATFORM};
-use crate::cluster::{Cluster, Failure, RequestError, TokenRequest, TokenRequestError};
-use crate::pods::{Pod, Pods};
+use crate::cluster::Cluster;
+use crate::pods::Pods;
 use crate::workloads::{Federation, GoogleAccount, Link, Workload, Workloads};
 use base::clock::BootTime;
 use protocol::metadata::{Fingerprint, WorkloadId};
@@ -35,9 +37,6 @@ use proxy::failure::{ExchangeFailure, TokenServer, Withheld};
 use proxy::tokens::{NoToken, Urgency};
 use telemetry::labels::Label as _;
 use telemetry::sampled::{Brief, SampledBy};
-
-/// Maximum number of pods for which a token is requested, one after the other.
-const MAX_SPONSORS: usize = 3;
 
 /// Minimum age of a federated token that is replaced because IAM does not accept it.
 const MIN_AGE_TO_REPLACE: Duration = Duration::from_secs(60);
@@ -132,54 +131,6 @@ pub(super) fn patiently() -> Instant {
 }
 
 impl Steps {
-    /// The workload's Kubernetes token.
-    pub(super) async fn subject(&self, haste: &Haste) -> Result<Arc<Secret>, NoToken> {
-        let steps = self.clone();
-        let work = |haste: Haste| async move {
-            // Annotations are read again with each renewal. If they have changed, this workload gets another number.
-            steps.means.workloads.recheck(steps.number);
-            let sponsors = steps.sponsors();
-            let issued = if sponsors.is_empty() {
-                // Without a request, nothing is known of the API server.
-                Err(NotIssuedHere::NoPod(steps.no_sponsor()))
-            } else {
-                steps.ask(Step::Kubernetes, &haste, steps.ask_for_subject(sponsors)).await?
-            };
-            steps.counted(Step::Kubernetes, &haste, issued.map_err(|error| error.halt()))
-        };
-        self.stages.subject.get(Want::Young, (patiently(), haste), work).await
-    }
-
-    /// The pods to which the token can be bound.
-    fn sponsors(&self) -> Vec<Arc<Pod>> {
-        let Workload { namespace, name, .. } = &*self.workload;
-        self.means.pods.sponsors(namespace, name)
-    }
-
-    fn no_sponsor(&self) -> String {
-        format!("no running pod of {}/{} is known any more", self.workload.namespace, self.workload.name)
-    }
-
-    async fn ask_for_subject(&self, sponsors: Vec<Arc<Pod>>) -> Result<Secret, NotIssuedHere> {
-        let Means { cluster, federation, .. } = &*self.means;
-        let Workload { namespace, name, .. } = &*self.workload;
-        let mut why = self.no_sponsor();
-        for pod in sponsors.iter().take(MAX_SPONSORS) {
-            let uid = pod.uid.to_string();
-            let audience = federation.token_audience();
-            let request = TokenRequest { namespace, account: name, audience, pod: &pod.name, pod_uid: &uid };
-            let asked = BootTime::now();
-            match cluster.token(&request).await {
-                Ok(token) => return Ok(Secret::new(token.secret, asked, token.life)),
-                Err(error @ TokenRequestError::SponsorGone { .. }) => why = error.to_string(),
-                Err(TokenRequestError::Audience(error) | TokenRequestError::Request(error)) => {
-                    return Err(NotIssuedHere::Request(error));
-                }
-            }
-        }
-        Err(NotIssuedHere::NoPod(why))
-    }
-
     pub(super) fn turn(&self, step: Step, haste: &Haste) -> Turn {
         let payer = match step {
             Step::Kubernetes => Payer::default(),
@@ -376,55 +327,6 @@ impl Steps {
             tracing::warn!(count, "{what} for pods of {namespace}/{name}: {}", Brief(halt.line()));
         } else {
             tracing::debug!("{what} for pods of {namespace}/{name}: {}", halt.line());
-        }
-    }
-}
-
-/// Reason why there is no Kubernetes token.
-enum NotIssuedHere {
-    /// No pod to which it could be bound.
-    NoPod(String),
-    Request(RequestError),
-}
-
-impl NotIssuedHere {
-    /// Distinguishes a refusal, which stays until somebody changes something, from a failure.
-    fn halt(&self) -> Halt {
-        // What the API server refuses one account says nothing about the others'.
-        let kind = if self.is_failure() { ExchangeFailure::Kubernetes } else { ExchangeFailure::KubernetesRefused };
-        let error = match self {
-            Self::NoPod(why) => return Halt::failed(kind(why.clone())),
-            Self::Request(error) => error,
-        };
-        let failure = kind(error.to_string());
-        let demanded = error.demanded(0.0);
-        let rest = match error.failure() {
-            Failure::Refused(StatusCode::TOO_MANY_REQUESTS) => Rest::Throttled(demanded),
-            // The proxy's credential, which 401 is about, is read again within a second.
-            Failure::Refused(status) if status.is_client_error() && status != StatusCode::UNAUTHORIZED => {
-                return Halt::stays(failure);
-            }
-            _ if demanded.is_zero() => Rest::Brief,
-            _ => Rest::Demanded(demanded),
-        };
-        Halt { rest, ..Halt::failed(failure) }
-    }
-}
-
-impl Fault for NotIssuedHere {
-    fn is_failure(&self) -> bool {
-        match self {
-            Self::NoPod(_) => false,
-            Self::Request(error) => match error.failure() {
-                // Without a valid credential of the proxy, no account gets a token.
-                Failure::Refused(status) => status.is_server_error() || status == StatusCode::UNAUTHORIZED,
-                Failure::Cluster
-                | Failure::Connection
-                | Failure::Tls(_)
-                | Failure::Silent
-                | Failure::Expired
-                | Failure::Invalid => true,
-            },
         }
     }
 }

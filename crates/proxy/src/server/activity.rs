@@ -3,11 +3,17 @@
 //! The socket reports bytes and the service reports requests. The watchdog needs both. The task
 //! that selects connections to close reads the state too.
 
+mod doing;
+mod millis;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use tokio::time::Instant;
+
+pub(super) use doing::Doing;
+use millis::AtomicMillis;
 
 /// Shared between a connection's socket, service and timers, which all run in the connection's task. There is
 /// a single writer, so updates need no locked instructions.
@@ -50,38 +56,15 @@ pub(super) struct Activity {
     cut: AtomicBool,
 }
 
-/// Milliseconds since a connection began, plus one; 0 for never.
-#[derive(Debug, Default)]
-struct AtomicMillis(AtomicU64);
-
 /// Exists until the response of a request has ended.
 #[derive(Debug)]
 pub(super) struct Answering(Arc<Activity>);
-
-impl AtomicMillis {
-    fn set(&self, now: &Self) {
-        self.0.store(now.0.load(Relaxed), Relaxed);
-    }
-
-    fn clear(&self) {
-        self.0.store(0, Relaxed);
-    }
-
-    fn get(&self, began: Instant) -> Option<Instant> {
-        let since = self.0.load(Relaxed).checked_sub(1)?;
-        Some(began + Duration::from_millis(since))
-    }
-
-    fn is_set(&self) -> bool {
-        self.0.load(Relaxed) != 0
-    }
-}
 
 impl Activity {
     pub(super) fn new() -> Self {
         Self {
             began: Instant::now(),
-            now: AtomicMillis(AtomicU64::new(1)),
+            now: AtomicMillis::at(Duration::ZERO),
             moved: AtomicMillis::default(),
             request_began: AtomicMillis::default(),
             blocked: AtomicMillis::default(),
@@ -111,8 +94,7 @@ impl Activity {
     /// The connection's task was woken.
     pub(super) fn tick(&self) {
         self.had_turn.store(false, Relaxed);
-        // Overflows after 584 million years.
-        self.now.0.store(u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX - 1) + 1, Relaxed);
+        self.now.set(&AtomicMillis::at(self.began.elapsed()));
     }
 
     /// Records received bytes, the number of heads that ended in them, and whether a request is incomplete.
@@ -322,40 +304,6 @@ impl Activity {
     pub(super) fn idle_since(&self) -> Option<Instant> {
         self.useless_since().filter(|_| !self.has_unread_head() && !self.blocked.is_set())
     }
-
-    /// The state of the connection, as far as its deadline depends on it. The first match applies.
-    pub(super) fn doing(&self) -> Doing {
-        if let Some(since) = self.blocked.get(self.began) {
-            return Doing::NotReading(since);
-        }
-        if self.is_answering() && !self.is_receiving_body() {
-            return Doing::Answering;
-        }
-        if let Some(since) = self.waiting.get(self.began) {
-            return Doing::WaitingForRoom(since);
-        }
-        if let Some(since) = self.request_began.get(self.began) {
-            return Doing::Sending(since);
-        }
-        if self.last_call.load(Relaxed) { Doing::Leaving(self.moved_at()) } else { Doing::Idle(self.moved_at()) }
-    }
-}
-
-/// The state of a connection.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Doing {
-    /// The client has not been reading its response since this time.
-    NotReading(Instant),
-    /// A response is being made.
-    Answering,
-    /// A complete head has been waiting for memory since this time.
-    WaitingForRoom(Instant),
-    /// The client has been sending a head, or the body that the server reads, since this time.
-    Sending(Instant),
-    /// Idle since this time, and the process is draining.
-    Leaving(Instant),
-    /// Idle since this time.
-    Idle(Instant),
 }
 
 /// With a single writer, no atomic addition is needed.
@@ -377,43 +325,4 @@ impl Drop for Answering {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn hyper_gets_one_head_per_wakeup() {
-        let activity = Arc::new(Activity::new());
-        activity.tick();
-        activity.received(0, true, false);
-        assert!(activity.may_have_next_head(), "this head is incomplete");
-        activity.received(1, false, false);
-        drop(activity.answering());
-        activity.note_more(true);
-        assert!(!activity.may_have_next_head() && activity.has_withheld(), "a request was answered since this wakeup");
-        activity.tick();
-        assert!(activity.may_have_next_head());
-    }
-
-    #[test]
-    fn a_request_whose_body_is_still_to_come_is_no_progress() {
-        let activity = Arc::new(Activity::new());
-        activity.received(1, true, false);
-        let _answering = activity.answering();
-        assert!(activity.useless_since().is_some(), "it may be closed for another connection");
-        activity.received(0, false, false);
-        assert!(activity.useless_since().is_none());
-    }
-
-    #[test]
-    fn hyper_gets_the_next_head_only_after_the_response_is_written() {
-        let activity = Arc::new(Activity::new());
-        assert!(!activity.is_busy());
-        let answering = activity.answering();
-        assert!(activity.is_busy());
-        activity.blocked();
-        drop(answering);
-        assert!(activity.is_busy(), "the client has not read the response");
-        activity.sent();
-        assert!(!activity.is_busy());
-    }
-}
+mod tests;
