@@ -15,6 +15,12 @@ pub const UNREAD_BYTES: usize = 14 * 1024;
 /// Memory of the idle process, in bytes: binary, runtime, metrics and policy.
 const IDLE_PROCESS_BYTES: usize = 11 * MIB / 2;
 
+/// Maximum number of clients that are sent a large piece of a response at once.
+pub const MAX_LARGE_WRITES: usize = 4;
+
+/// Kernel memory for such a piece, in bytes.
+const LARGE_WRITE_BYTES: usize = 32 * 1024;
+
 /// Memory of an upstream request in flight, in bytes: a connection (7 KiB) with a full receive buffer (28 KiB). The buffer fills
 /// only while a client does not read a large response. With 25 MiB not all are provided for: if all fill, the level of memory
 /// pressure rises, and connections without progress are closed.
@@ -65,7 +71,8 @@ impl Budget {
         let tokens = if demand.has_accounts { total / 8 } else { total / 10 };
         let tokens = tokens.clamp(MIN_PART_BYTES, demand.token_bytes());
         let exchanges = (demand.exchanges * EXCHANGE_BYTES).min(total / 4);
-        let connections = total.saturating_sub(answers + tokens + exchanges).max(MIN_PART_BYTES);
+        let large_writes = MAX_LARGE_WRITES * LARGE_WRITE_BYTES;
+        let connections = total.saturating_sub(answers + tokens + exchanges + large_writes).max(MIN_PART_BYTES);
         Self { connections, tokens, answers }
     }
 }

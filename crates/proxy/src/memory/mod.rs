@@ -12,7 +12,7 @@
 mod budget;
 mod pressure;
 
-pub use budget::{Budget, Demand, MAX_PART_BYTES, OPEN_BYTES, SERVING_BYTES, UNREAD_BYTES};
+pub use budget::{Budget, Demand, MAX_LARGE_WRITES, MAX_PART_BYTES, OPEN_BYTES, SERVING_BYTES, UNREAD_BYTES};
 #[cfg(test)]
 pub(crate) use pressure::tests::group as fake_group;
 pub use pressure::{Level, Pressure, Usage};

@@ -125,7 +125,10 @@ impl<I: Socket, N: NewStack> Connection<I, N> {
                 // Title case, as the real server writes them, for scripts that search curl's output for
                 // `Metadata-Flavor: Google`.
                 .title_case_headers(true)
-                .serve_connection(TokioIo::new(Watched::new(io, inbox, Arc::clone(&activity))), service);
+                .serve_connection(
+                    TokioIo::new(Watched::new(io, inbox, Arc::clone(&activity), place.large_writes())),
+                    service,
+                );
             if last_call.has_come() {
                 activity.call_last();
             }
@@ -147,7 +150,8 @@ impl<I: Socket, N: NewStack> Connection<I, N> {
             })
             .await;
             let parts = http.into_parts();
-            let (mut io, mut inbox) = parts.io.into_inner().into_parts();
+            // The client's large write, if it has one, ends after the socket: locals are dropped in reverse order.
+            let (_large, mut io, mut inbox) = parts.io.into_inner().into_parts();
             if matches!(ended, Ended::Due(Due::Park)) {
                 // A parked connection is not charged for what the kernel has of its responses.
                 if !deliver(|| io.outstanding(), &activity, &mut serving).await {

@@ -52,6 +52,7 @@ use open::{Asker, Asks, Connection, Open, Resource};
 
 use super::activity::Activity;
 use super::arrival::Arrival;
+use super::large::LargeWrites;
 use super::turns::Turns;
 use crate::memory::{Level, OPEN_BYTES, Pressure, SERVING_BYTES, UNREAD_BYTES};
 use crate::shares::Client;
@@ -88,6 +89,7 @@ pub struct Connections {
     accepted: IntCounter,
     /// Decides which client's task runs next.
     pub(super) turns: Arc<Turns>,
+    pub(super) large_writes: Arc<LargeWrites>,
     pub(super) shedding: Arc<Shedding>,
 }
 
@@ -148,6 +150,7 @@ impl Connections {
             pressure,
             accepted: registry.counter(&table::ACCEPTED),
             turns: Turns::new(Arc::clone(&shedding)),
+            large_writes: Arc::default(),
             shedding,
         })
     }

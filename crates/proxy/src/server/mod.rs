@@ -7,7 +7,7 @@
 //! | *park*: a connection without a request being served | `park`, `inbox`, `framing` | `park::gather` reads until a head is complete |
 //! | *serve*: a connection with hyper | `connection`, `service`, `bodies`, `stack` | [`Stack`], [`NewStack`] |
 //! | *watchdog*: which deadline applies when | `watchdog`, `activity` | `Watchdog::poll` is ready when to park or to close |
-//! | *wire*: what hyper reads and writes, and how a connection is closed | `wire`, `socket`, `outstanding` | `Watched`, `Socket` |
+//! | *wire*: what hyper reads and writes, and how a connection is closed | `wire`, `large`, `socket`, `outstanding` | `Watched`, `Socket` |
 //! | the end of the process | `drain` | [`Drain`] |
 //!
 //! The concerns share one `Activity` per connection: the wire records bytes, the service records requests, and the
@@ -23,6 +23,7 @@ mod door;
 pub mod drain;
 mod framing;
 mod inbox;
+mod large;
 mod outstanding;
 mod park;
 mod patience;

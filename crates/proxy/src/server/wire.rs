@@ -16,12 +16,17 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use super::activity::Activity;
 use super::framing::{HeadScanner, MAX_HEAD_BYTES};
 use super::inbox::Inbox;
+use super::large::{LargeWrite, LargeWrites};
 use super::socket::{Cuttable, Socket};
+use crate::shares::Client;
 
 /// Maximum size of a single write, in bytes. Head and body of a small response fit and are written in one
 /// piece, which is faster than two writes even with the copy. It also bounds what the kernel queues for a
 /// client beyond its send buffer.
 const MAX_WRITE_BYTES: usize = 4096;
+
+/// The same for a [`LargeWrite`].
+const MAX_LARGE_WRITE_BYTES: usize = 28 * 1024;
 
 #[derive(Debug)]
 pub(super) struct Watched<I: Socket> {
@@ -32,15 +37,24 @@ pub(super) struct Watched<I: Socket> {
     activity: Arc<Activity>,
     /// Unwritten rest of the response that replaces hyper's own.
     replacement: Bytes,
+    large_writes: (Arc<LargeWrites>, Client),
+    /// Ends after the socket, because fields are dropped in this order: the kernel has the piece for as long.
+    large: Option<LargeWrite>,
 }
 
 impl<I: Socket> Watched<I> {
-    pub(super) fn new(io: Cuttable<I>, inbox: Inbox, activity: Arc<Activity>) -> Self {
-        Self { io, inbox, scanner: HeadScanner::default(), activity, replacement: Bytes::new() }
+    pub(super) fn new(
+        io: Cuttable<I>,
+        inbox: Inbox,
+        activity: Arc<Activity>,
+        large_writes: (Arc<LargeWrites>, Client),
+    ) -> Self {
+        let (scanner, replacement) = (HeadScanner::default(), Bytes::new());
+        Self { io, inbox, scanner, activity, replacement, large_writes, large: None }
     }
 
-    pub(super) fn into_parts(self) -> (Cuttable<I>, Inbox) {
-        (self.io, self.inbox)
+    pub(super) fn into_parts(self) -> (Option<LargeWrite>, Cuttable<I>, Inbox) {
+        (self.large, self.io, self.inbox)
     }
 }
 
@@ -121,7 +135,21 @@ impl<I: Socket> Watched<I> {
         }
         let is_last = is_whole && self.activity.writes_last();
         let written = self.io.poll_send(piece, is_last, cx);
+        if self.large.is_some() && matches!(written, Poll::Ready(Ok(_))) {
+            self.large = None;
+        }
         self.noted(written, cx)
+    }
+
+    /// How many of these bytes to write as a large piece: none, unless they are enough for one before the small one that ends it, and the
+    /// client may have it.
+    fn large_piece(&mut self, bytes: &[u8]) -> Option<usize> {
+        let most = bytes.len().checked_sub(MAX_WRITE_BYTES).filter(|most| *most > MAX_WRITE_BYTES)?;
+        if self.large.is_none() {
+            let (writes, client) = &self.large_writes;
+            self.large = Some(writes.begin(*client)?);
+        }
+        Some(most.min(MAX_LARGE_WRITE_BYTES))
     }
 
     fn write_replacement(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -135,6 +163,10 @@ impl<I: Socket> Watched<I> {
 
 impl<I: Socket> AsyncWrite for Watched<I> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        if let Some(length) = self.large_piece(buf) {
+            let written = self.io.poll_send(&buf[..length], false, cx);
+            return self.noted(written, cx);
+        }
         self.send(cx, &buf[..buf.len().min(MAX_WRITE_BYTES)], buf.len() <= MAX_WRITE_BYTES)
     }
 
@@ -143,6 +175,9 @@ impl<I: Socket> AsyncWrite for Watched<I> {
         cx: &mut Context<'_>,
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
+        if let [only] = bufs {
+            return self.poll_write(cx, only);
+        }
         let length: usize = bufs.iter().map(|buf| buf.len()).sum();
         let mut piece = SmallVec::<[u8; MAX_WRITE_BYTES]>::new();
         for buf in bufs {
@@ -193,3 +228,6 @@ fn instead_of(written: &[u8]) -> Option<Bytes> {
         ))
     })
 }
+
+#[cfg(test)]
+mod tests;

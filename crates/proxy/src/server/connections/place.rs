@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use super::Connections;
 use super::open::{Asker, Asks, Resource};
 use crate::memory::{OPEN_BYTES, SERVING_BYTES, UNREAD_BYTES};
+use crate::server::large::LargeWrites;
 use crate::shares::{Availability, Client};
 use telemetry::shedding::Shed;
 
@@ -87,6 +88,11 @@ impl Place {
         self.connections.note_use(&open);
         let connections = Arc::clone(&self.connections);
         Some(Serving { number: self.number, client: self.client, is_unread: is_of_many, is_of_many, connections })
+    }
+
+    /// Where the client asks for large writes.
+    pub(in crate::server) fn large_writes(&self) -> (Arc<LargeWrites>, Client) {
+        (Arc::clone(&self.connections.large_writes), self.client)
     }
 
     /// Counts a connection that is reset because there is no memory for the client's bytes.

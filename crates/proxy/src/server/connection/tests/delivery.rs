@@ -2,6 +2,7 @@
 
 use std::io::ErrorKind;
 
+use socket2::SockRef;
 use tokio::net::TcpSocket;
 
 use super::*;
@@ -16,14 +17,22 @@ const CLOSING: &[u8] = b"GET / HTTP/1.1\r\nHost: metadata\r\nConnection: close\r
 /// A client that reads nothing sends requests, the last of which is given, and all are answered. Returns once some of what was
 /// written cannot be sent.
 async fn answered(connections: &Arc<Connections>, last: &[u8]) -> (TcpStream, JoinHandle<()>) {
+    answered_with(connections, Bytes::from_static(&[b'x'; BYTES]), last).await
+}
+
+/// The same with this body.
+async fn answered_with(connections: &Arc<Connections>, body: Bytes, last: &[u8]) -> (TcpStream, JoinHandle<()>) {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a port");
     let client = TcpSocket::new_v4().expect("a socket");
     // The kernel's minimum.
     client.set_recv_buffer_size(1).expect("it is open");
     let mut client = client.connect(listener.local_addr().expect("bound")).await.expect("it listens");
     let server = listener.accept().await.expect("a client").0;
-    let stack = tower::service_fn(|_: Request<Payload>| async {
-        Ok::<_, Reset>(Response::new(Full::new(Bytes::from_static(&[b'x'; BYTES]))))
+    // As the listeners' connections have it.
+    SockRef::from(&server).set_send_buffer_size(4096).expect("it is open");
+    let stack = tower::service_fn(move |_: Request<Payload>| {
+        let body = body.clone();
+        async { Ok::<_, Reset>(Response::new(Full::new(body))) }
     });
     let connection = connection_among(connections, server, stack, LastCall::default());
     let activity = Arc::clone(&connection.activity);
@@ -49,6 +58,23 @@ async fn a_connection_keeps_its_place_until_all_is_sent() {
     assert_eq!(answers.matches('x').count(), REQUESTS * BYTES);
     server.await.expect("no panic");
     assert_eq!(connections.count(), 0);
+}
+
+/// Otherwise a client that closes its side could leave a large piece unread on each of its connections.
+#[tokio::test]
+async fn a_large_write_lasts_as_long_as_the_kernel_has_it() {
+    let connections = connections(usize::MAX);
+    let client = Some([10, 0, 0, 9].into());
+    let _other = connections.large_writes.begin(client).expect("there are two for each client");
+    let is_free = || connections.large_writes.begin(client).is_some();
+    let (mut reader, server) = answered_with(&connections, vec![b'x'; 64 * 1024].into(), REQUEST).await;
+    assert!(!is_free(), "no large write");
+    reader.shutdown().await.expect("it is open");
+    sleep(DELIVERY_INTERVAL * 2).await;
+    assert!(!is_free() && !server.is_finished(), "hyper has ended, and the kernel has it still");
+    reader.read_to_end(&mut Vec::new()).await.expect_err("it was closed before its response was written");
+    server.await.expect("no panic");
+    assert!(is_free());
 }
 
 #[tokio::test]
