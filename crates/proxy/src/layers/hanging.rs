@@ -92,10 +92,13 @@ where
         // A request that joins a watch is dropped here. Of one that begins it, `Forward` keeps only what it sends.
         match self.watches.join(key, &account, || self.inner.call(request)) {
             Ok(watcher) => Outcome::pending(async move { watcher.answer().await }),
-            Err(full) => Outcome::pending(async move {
-                sleep(delay).await;
-                Err(full.into())
-            }),
+            Err(full) => {
+                let watches = Arc::clone(&self.watches);
+                Outcome::pending(async move {
+                    let waited = watches.closed.run_until_cancelled(sleep(delay)).await;
+                    Err(waited.map_or(Error::Draining, |()| full.into()))
+                })
+            }
         }
     }
 }

@@ -25,8 +25,6 @@ pub(super) struct WatchTable {
     pub(super) shares: Shares,
     last_number: u64,
     pub(super) watches: HashMap<Arc<Key>, Watch>,
-    /// The process ends: watches that begin now end at once.
-    pub(super) is_closed: bool,
 }
 
 /// Two hanging GETs with equal keys share a watch.
@@ -56,7 +54,7 @@ pub(super) struct Watch {
 impl WatchTable {
     /// Creates a table with at most `limit` watches.
     pub(super) fn new(limit: usize) -> Self {
-        Self { shares: Shares::new(limit), last_number: 0, watches: HashMap::new(), is_closed: false }
+        Self { shares: Shares::new(limit), last_number: 0, watches: HashMap::new() }
     }
 
     pub(super) fn next_number(&mut self) -> u64 {
@@ -94,12 +92,6 @@ impl WatchTable {
             watch.publisher.publish(Err(why));
             watch.task.abort();
         }
-    }
-
-    /// Ends all watches, and those that begin later.
-    pub(super) fn close(&mut self) {
-        self.is_closed = true;
-        self.end_all();
     }
 
     pub(super) fn end_all(&mut self) {

@@ -176,6 +176,18 @@ async fn when_the_process_ends_all_watches_end_and_so_do_later_ones() {
     assert_eq!((server.waiting.load(Relaxed), watches.count()), (0, 0));
 }
 
+#[tokio::test(start_paused = true)]
+async fn when_the_process_ends_a_refusal_does_not_wait_for_its_delay() {
+    let (server, watches) = start(0);
+    let refused = ask(&server, &watches, ZONE);
+    settle().await;
+    assert!(!refused.is_finished());
+    let began = Instant::now();
+    watches.close();
+    assert!(matches!(refused.await.expect("no panic"), Err(Error::Draining)));
+    assert_eq!(began.elapsed(), Duration::ZERO);
+}
+
 #[tokio::test]
 async fn when_the_policy_changes_all_watches_end_and_later_ones_begin() {
     let (server, watches) = all_ended_by(Watches::end_all).await;

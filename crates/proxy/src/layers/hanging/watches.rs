@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use http::Response;
 use parking_lot::Mutex;
+use tokio_util::sync::CancellationToken;
 
 use super::result::{SharedAnswer, WatchResult};
 use super::table::{Key, WatchTable};
@@ -21,6 +22,8 @@ use crate::single_flight::{Landing, Publisher};
 pub struct Watches {
     pub(super) room: Arc<Room>,
     pub(super) table: Mutex<WatchTable>,
+    /// The process ends: nobody waits any more.
+    pub(super) closed: CancellationToken,
 }
 
 /// A waiting client. Dropped when the client has left or has its answer.
@@ -49,7 +52,7 @@ impl Watches {
 
     /// Creates a set with at most `limit` watches. Their answers are charged to `room`.
     pub fn new(limit: usize, room: Arc<Room>) -> Self {
-        Self { room, table: Mutex::new(WatchTable::new(limit)) }
+        Self { room, table: Mutex::new(WatchTable::new(limit)), closed: CancellationToken::new() }
     }
 
     /// Maximum number of watches.
@@ -62,9 +65,10 @@ impl Watches {
         self.table.lock().shares.used()
     }
 
-    /// Ends all watches, whose watchers get 503 and may ask the next process, and those that begin later. The process ends.
+    /// Ends all watches, those that begin later, and the delays of refusals: all get 503 and may ask the next process. The process ends.
     pub fn close(&self) {
-        self.table.lock().close();
+        self.closed.cancel();
+        self.end_all();
     }
 
     /// Joins the watch for a request. If there is none, `ask` begins one, provided that there is room for it.
@@ -86,7 +90,7 @@ impl Watches {
         let Some(watch) = table.watches.get_mut(&key) else { return Err(Overload::Hanging) };
         watch.join(account.client());
         let (number, landing) = (watch.number, watch.publisher.landing());
-        if table.is_closed {
+        if self.closed.is_cancelled() {
             table.end(&key, Error::Draining);
         }
         drop(table);

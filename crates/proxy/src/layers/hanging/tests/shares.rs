@@ -82,7 +82,7 @@ async fn as_many_addresses_as_there_are_watches_do_not_keep_them() {
     assert!([newcomer, of_two, shares, younger].iter().all(|watcher| !watcher.is_finished()));
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_watch_passes_to_a_remaining_watcher_when_its_holder_leaves() {
     let (server, watches) = start(2);
     let began = ask_from(1, &server, &watches, &another(0));
