@@ -126,11 +126,13 @@ impl Activity {
 
     /// Records that the client is not reading. Returns whether this is new.
     pub(super) fn blocked(&self) -> bool {
+        // The process may have stood still since the task was woken, and the client had nothing to read meanwhile.
+        let now = AtomicMillis::at(self.began.elapsed());
         let is_new = !self.blocked.is_set();
         if is_new {
-            self.blocked.set(&self.now);
+            self.blocked.set(&now);
         }
-        self.found_blocked.set(&self.now);
+        self.found_blocked.set(&now);
         is_new
     }
 
@@ -292,11 +294,11 @@ impl Activity {
         self.blocked.get(self.began)
     }
 
-    /// Start of the time in which the client has not been reading, if that is at least this long. While the connection waits for
-    /// its turn, the client may have read since it was last found not to.
-    pub(super) fn blocked_for(&self, least: Duration) -> Option<Instant> {
+    /// Start of the time in which the client has not been reading, if that is at least this long. The client may have read since
+    /// the event loop last asked the kernel (`looked`), and while the connection waits for its turn, since it was last found not to.
+    pub(super) fn blocked_for(&self, least: Duration, looked: Instant) -> Option<Instant> {
         let since = self.blocked_since()?;
-        let until = self.found_blocked.get(self.began).filter(|_| self.awaits_turn()).unwrap_or_else(Instant::now);
+        let until = self.found_blocked.get(self.began).filter(|_| self.awaits_turn()).unwrap_or(looked);
         (until.saturating_duration_since(since) >= least).then_some(since)
     }
 

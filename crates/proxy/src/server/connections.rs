@@ -42,7 +42,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use prometheus::IntCounter;
-use tokio::task::AbortHandle;
+use tokio::task::{AbortHandle, yield_now};
 use tokio::time::{Instant, sleep};
 
 pub(super) use place::{Place, Reclaim, Serving};
@@ -85,6 +85,8 @@ pub struct Connections {
     is_crowded: AtomicBool,
     /// The process is short of memory, regardless of the connections' charges.
     is_pressed: AtomicBool,
+    /// A search for clients that do not read waits for a turn of the event loop.
+    looks: AtomicBool,
     pressure: Arc<Pressure>,
     accepted: IntCounter,
     /// Decides which client's task runs next.
@@ -147,6 +149,7 @@ impl Connections {
             open: Mutex::new(open),
             is_crowded: false.into(),
             is_pressed: false.into(),
+            looks: false.into(),
             pressure,
             accepted: registry.counter(&table::ACCEPTED),
             turns: Turns::new(Arc::clone(&shedding)),
@@ -169,31 +172,51 @@ impl Connections {
     }
 
     /// Cuts the connection on which a response has not been read for longest, which soon frees its seat. Returns `false` if
-    /// these clients read.
-    pub fn cut_unread(&self, whose: Whose) -> bool {
+    /// these clients read, or may have read since the event loop last looked. Then it looks soon.
+    pub fn cut_unread(self: &Arc<Self>, whose: Whose) -> bool {
         let mut open = self.open.lock();
         let unread = |connection: &Connection| {
             let is_wanted = connection.activity.may_hold_seat() && whose.includes(connection.client);
-            connection.unread_since().filter(|_| is_wanted)
+            connection.unread_since(open.read_until).filter(|_| is_wanted)
         };
-        let Some(longest) = open.oldest(unread) else { return false };
+        let Some(longest) = open.oldest(unread) else {
+            self.look_soon();
+            return false;
+        };
         self.cut(&mut open, longest.number, Some(Shed::UnreadAnswer));
         true
     }
 
-    /// Cuts the connections with these peers that do not read their responses. Returns `false` if all of them are
-    /// reading.
-    pub fn cut_unread_of(&self, peers: &[SocketAddr]) -> bool {
+    /// Cuts the connections with these peers that do not read their responses. Returns `false` as [`cut_unread`](Self::cut_unread).
+    pub fn cut_unread_of(self: &Arc<Self>, peers: &[SocketAddr]) -> bool {
         let peers: HashSet<_> = peers.iter().collect();
-        let unread =
-            |connection: &Connection| peers.contains(&connection.arrival.peer) && connection.unread_since().is_some();
-        self.cut_where(unread, Some(Shed::UnreadAnswer)) > 0
+        let unread = |open: &Open, connection: &Connection| {
+            peers.contains(&connection.arrival.peer) && connection.unread_since(open.read_until).is_some()
+        };
+        let found = self.cut_where(unread, Some(Shed::UnreadAnswer)) > 0;
+        if !found {
+            self.look_soon();
+        }
+        found
+    }
+
+    /// Gives every connection whose client has read its turn, so that the next search knows. A process that is short of processor
+    /// time may not have looked for long.
+    fn look_soon(self: &Arc<Self>) {
+        if self.looks.swap(true, Relaxed) {
+            return;
+        }
+        let this = Arc::clone(self);
+        tokio::spawn(async move {
+            this.meanwhile(yield_now()).await;
+            this.looks.store(false, Relaxed);
+        });
     }
 
     /// Resets the connections from this address that were accepted before this time, because the address no longer
     /// belongs to the same pod. Returns their number.
     pub fn cut_from(&self, addr: IpAddr, before: BootTime) -> usize {
-        let earlier = |connection: &Connection| {
+        let earlier = |_: &Open, connection: &Connection| {
             connection.task.is_some() && connection.arrival.addr() == addr && connection.arrival.accepted < before
         };
         self.cut_where(earlier, None)
@@ -201,13 +224,13 @@ impl Connections {
 
     /// Closes all connections. Those whose clients wait for a response are reset, so that they ask again.
     pub fn cut_all(&self) {
-        self.cut_where(|_| true, None);
+        self.cut_where(|_, _| true, None);
     }
 
     /// Cuts the connections that are wanted, and returns their number. `shed` as in [`cut`](Self::cut).
-    fn cut_where(&self, is_wanted: impl Fn(&Connection) -> bool, shed: Option<Shed>) -> usize {
+    fn cut_where(&self, is_wanted: impl Fn(&Open, &Connection) -> bool, shed: Option<Shed>) -> usize {
         let mut open = self.open.lock();
-        let wanted = open.connections.iter().filter(|(_, connection)| is_wanted(connection));
+        let wanted = open.connections.iter().filter(|(_, connection)| is_wanted(&open, connection));
         let wanted: Vec<_> = wanted.map(|(number, _)| *number).collect();
         for number in &wanted {
             self.cut(&mut open, *number, shed);

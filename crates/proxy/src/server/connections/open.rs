@@ -101,9 +101,10 @@ impl Asks {
 }
 
 impl Connection {
-    /// Start of the time in which the client has not been reading, if that is at least [`UNREAD_DELAY`].
-    pub(super) fn unread_since(&self) -> Option<Instant> {
-        self.activity.blocked_for(UNREAD_DELAY)
+    /// Start of the time in which the client has not been reading, if that was at least [`UNREAD_DELAY`] when the event loop
+    /// [last](Open::read_until) looked.
+    pub(super) fn unread_since(&self, read_until: Instant) -> Option<Instant> {
+        self.activity.blocked_for(UNREAD_DELAY, read_until)
     }
 }
 

@@ -3,6 +3,8 @@ mod patience;
 
 use std::future::pending;
 
+use tokio::task::yield_now;
+
 use super::open::UNREAD_DELAY;
 use super::turned_away::AFTER_GIVING_WAY;
 use super::*;
@@ -212,6 +214,7 @@ async fn only_connections_of_these_peers_are_cut_for_not_reading() {
         guest.activity.blocked();
     }
     sleep(UNREAD_DELAY).await;
+    connections.meanwhile(yield_now()).await;
     assert!(!connections.cut_unread_of(&[pod(3)]), "this one is reading");
     assert!(connections.cut_unread_of(&[pod(2), pod(3)]));
     assert!(!was_aborted(&guests[0]).await && was_aborted(&guests[1]).await && !was_aborted(&guests[2]).await);
@@ -251,6 +254,32 @@ async fn a_client_whose_turn_is_late_does_not_count_as_one_that_does_not_read() 
     assert!(connections.cut_unread(Whose::Anybodys), "it had its turn and has not read, whatever it sent");
 }
 
+/// As under a CPU limit: what was not polled cannot show that its client reads.
+#[tokio::test(start_paused = true)]
+async fn time_in_which_the_proxy_stood_still_does_not_count_against_a_client_that_reads() {
+    let connections = room_for(1);
+    let guest = arrive(&connections, 1).expect("room");
+    let cut = || connections.cut_unread(Whose::Anybodys) || connections.cut_unread_of(&[pod(1)]);
+    guest.activity.blocked();
+    sleep(20 * UNREAD_DELAY).await;
+    assert!(!cut(), "it may have read");
+    // The event loop looks, and it has.
+    assert!(guest.activity.sent());
+    yield_now().await;
+    assert!(!cut(), "it has read");
+    guest.activity.tick();
+    // Before the connection's task writes.
+    sleep(20 * UNREAD_DELAY).await;
+    guest.activity.blocked();
+    connections.meanwhile(yield_now()).await;
+    assert!(!cut(), "its client had no time to read");
+    sleep(UNREAD_DELAY).await;
+    assert!(!cut(), "it may have read");
+    yield_now().await;
+    yield_now().await;
+    assert!(cut(), "the event loop has looked for the search before");
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_response_that_is_not_read_gives_way_for_its_client_or_for_all_and_one_that_is_written_does_not() {
     let connections = room_for(3);
@@ -262,6 +291,7 @@ async fn a_response_that_is_not_read_gives_way_for_its_client_or_for_all_and_one
     guests[1].activity.blocked();
     guests[2].activity.delivering();
     sleep(UNREAD_DELAY).await;
+    connections.meanwhile(yield_now()).await;
     let cut = |pod_number| connections.cut_unread(Whose::Of(Some(pod(pod_number).ip())));
     assert!(!cut(3), "it holds no seat");
     assert!(cut(2));
