@@ -169,7 +169,6 @@ struct Verbose {
     #[serde(flatten)]
     state: State,
     condition: Condition,
-    #[serde(with = "condition::json")]
     facts: Vec<Fact>,
 }
 

@@ -3,7 +3,6 @@
 //! Only this module decides it. [`facts`] is a pure function of the observations in [`Seen`]; `/readyz?verbose`,
 //! `/statusz` and the command `status` show its result.
 
-pub mod json;
 mod judge;
 
 use serde::{Deserialize, Serialize};
@@ -82,6 +81,10 @@ impl finding::Verdict for Condition {
             Self::Failing => "FAILING  ",
         }
     }
+}
+
+impl finding::Written for Condition {
+    const KEYS: [&str; 2] = ["fact", "condition"];
 }
 
 /// A fact without texts that name clients or quote a file, because pods may read it.

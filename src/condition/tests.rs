@@ -93,8 +93,8 @@ fn each_state_has_its_condition_its_fact_and_what_to_do() {
         let first = facts.first().unwrap_or_else(|| panic!("nothing is said of {seen:?}"));
         assert_eq!((first.topic, first.verdict, Condition::of(&facts)), (topic, condition, condition), "{first}");
         assert!(first.advice.is_some() || !first.looks.is_empty(), "nothing to do: {first}");
-        let written = json::serialize(&facts, serde_json::value::Serializer).expect("JSON");
-        assert_eq!(json::deserialize(written).expect("JSON"), facts);
+        let written = serde_json::to_value(&facts).expect("JSON");
+        assert_eq!(serde_json::from_value::<Vec<Fact>>(written).expect("JSON"), facts);
     }
     assert_eq!(facts(&well()), []);
     for provoked in

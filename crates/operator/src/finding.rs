@@ -3,14 +3,18 @@
 use std::fmt;
 use std::time::Duration;
 
-use serde::Serialize;
+use serde::ser::SerializeMap;
+use serde::{Deserialize, Serialize, Serializer};
 use telemetry::logging::Format;
 
 /// A finding about one topic. Its texts have no control characters, which could come from an annotation or a server.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// Of all findings in JSON, only the facts of a proxy's condition are read back.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct Finding<T, V> {
     /// A name for scripts.
+    #[serde(rename = "fact")]
     pub topic: T,
+    #[serde(rename = "condition")]
     pub verdict: V,
     /// The action that was tried.
     pub tried: String,
@@ -21,11 +25,40 @@ pub struct Finding<T, V> {
     /// The fix, if it needs an explanation.
     pub advice: Option<String>,
     /// Commands that show more. They change nothing in the cluster, on the node or at Google.
+    #[serde(rename = "look")]
     pub looks: Vec<String>,
     /// Commands that fix the problem, in order.
+    #[serde(rename = "do")]
     pub commands: Vec<String>,
     /// Time until the response. `None` if there was no response or the time does not matter.
+    #[serde(skip)]
     pub took: Option<Duration>,
+}
+
+/// A verdict whose findings have the JSON form below. `check` has another.
+pub trait Written: Serialize {
+    /// The keys of a finding's topic and verdict.
+    const KEYS: [&str; 2];
+}
+
+/// All fields but the time.
+impl<T: Serialize, V: Written> Serialize for Finding<T, V> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(None)?;
+        let [topic, verdict] = V::KEYS;
+        map.serialize_entry(topic, &self.topic)?;
+        map.serialize_entry(verdict, &self.verdict)?;
+        map.serialize_entry("tried", &self.tried)?;
+        map.serialize_entry("seen", &self.seen)?;
+        for (key, text) in [("said", &self.said), ("advice", &self.advice)] {
+            if let Some(text) = text {
+                map.serialize_entry(key, text)?;
+            }
+        }
+        map.serialize_entry("look", &self.looks)?;
+        map.serialize_entry("do", &self.commands)?;
+        map.end()
+    }
 }
 
 /// The meaning of a finding. A greater one is worse.

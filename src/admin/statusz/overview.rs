@@ -6,7 +6,7 @@ use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::condition::{self, Condition, Fact};
+use crate::condition::{Condition, Fact};
 use crate::readiness;
 use crate::units::span;
 use operator::finding::{Verdict, clean};
@@ -19,7 +19,6 @@ use telemetry::talkers::Talker;
 pub struct Overview {
     pub condition: Condition,
     /// The problems, the worst first.
-    #[serde(with = "condition::json")]
     pub facts: Vec<Fact>,
     /// Version of the running binary.
     pub version: String,

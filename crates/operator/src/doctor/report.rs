@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::fmt;
 
-use serde::{Serialize, Serializer};
+use serde::Serialize;
 
 use crate::finding;
 
@@ -130,25 +130,8 @@ impl finding::Verdict for Verdict {
     }
 }
 
-impl Serialize for Finding {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        #[derive(Serialize)]
-        struct Fields<'a> {
-            step: Step,
-            verdict: Verdict,
-            tried: &'a str,
-            seen: &'a str,
-            #[serde(skip_serializing_if = "Option::is_none")]
-            said: Option<&'a str>,
-            #[serde(skip_serializing_if = "Option::is_none")]
-            advice: Option<&'a str>,
-            look: &'a [String],
-            r#do: &'a [String],
-        }
-        let Self { topic: step, verdict, tried, seen, said, advice, looks: look, commands: r#do, .. } = self;
-        let (said, advice) = (said.as_deref(), advice.as_deref());
-        Fields { step: *step, verdict: *verdict, tried, seen, said, advice, look, r#do }.serialize(serializer)
-    }
+impl finding::Written for Verdict {
+    const KEYS: [&str; 2] = ["step", "verdict"];
 }
 
 impl Report {
