@@ -58,7 +58,7 @@ pub(super) fn check(given: &ArgMatches, mistakes: &mut Mistakes) {
         let is_idle = |arg: &&Arg| !arg.get_long().is_some_and(|name| except.contains(&name)) && is_set(given, arg);
         for arg in command.get_arguments().filter(is_idle) {
             let origin = origin(arg, given.value_source(arg.get_id().as_str()));
-            mistakes.add(format!("{origin} has no effect without {without}"));
+            mistakes.without(&origin, without, true);
         }
     }
 }

@@ -57,12 +57,9 @@ pub(super) struct FederationArgs {
 impl FederationArgs {
     /// Whether a flag specifies the source of tokens, or that there is none.
     pub(super) fn says_whose_tokens(&self) -> bool {
-        let is_given = [
-            self.workload_pool.as_ref().map(Given::is_not_empty),
-            self.cluster_uri.as_ref().map(Given::is_not_empty),
-            self.workload_identity_provider.as_ref().map(Given::is_not_empty),
-        ];
-        is_given.contains(&Some(true))
+        self.workload_pool.as_ref().is_some_and(Given::is_not_empty)
+            || self.cluster_uri.as_ref().is_some_and(Given::is_not_empty)
+            || self.workload_identity_provider.as_ref().is_some_and(Given::is_not_empty)
     }
 
     /// `None` if pods' accounts have no tokens, or if there are mistakes.
@@ -71,29 +68,21 @@ impl FederationArgs {
         let cluster = mistakes.optional(self.cluster_uri);
         let provider = mistakes.optional(self.workload_identity_provider);
         let (sts, iam) = (mistakes.value(self.sts_endpoint), mistakes.value(self.iam_endpoint));
-        let (token_audience, google_ca) = (mistakes.optional(self.token_audience), mistakes.optional(self.google_ca));
+        let token_audience = mistakes.optional(self.token_audience).map(Into::into);
+        let google_ca = mistakes.optional(self.google_ca).map(Into::into);
         let prefetch = mistakes.value(self.prefetch);
         let bound_tokens = self.bound_tokens.resolve(mistakes);
         let trust = match (pool, cluster, provider) {
             (Some(pool), Some(cluster), None) => Trust::Pool(pool, cluster),
             (None, None, Some(Some(provider))) => Trust::Provider(provider),
             (None, None, None | Some(None)) => return None,
-            (Some(_), _, Some(_)) => {
-                mistakes.add(format!("only one may be given of {EITHER}"));
-                return None;
-            }
+            (Some(_), _, Some(_)) => return mistakes.refuse(format!("only one may be given of {EITHER}")),
             (Some(_), None, None) => {
-                mistakes.add(
-                    "--workload-pool requires --cluster-uri, the URI by which Google knows the cluster".to_owned(),
-                );
-                return None;
+                return mistakes
+                    .refuse("--workload-pool requires --cluster-uri, the URI by which Google knows the cluster");
             }
-            (None, Some(_), _) => {
-                mistakes.add("--cluster-uri requires --workload-pool".to_owned());
-                return None;
-            }
+            (None, Some(_), _) => return mistakes.refuse("--cluster-uri requires --workload-pool"),
         };
-        let (token_audience, google_ca) = (token_audience.map(Into::into), google_ca.map(Into::into));
         Some(Federation {
             trust,
             token_audience,

@@ -169,8 +169,14 @@ impl Mistakes {
         &self.0
     }
 
-    pub(super) fn add(&mut self, line: String) {
-        self.0.push(line);
+    pub(super) fn add(&mut self, line: impl Into<String>) {
+        self.0.push(line.into());
+    }
+
+    /// Adds a mistake, because of which there is no value.
+    pub(super) fn refuse<T>(&mut self, line: impl Into<String>) -> Option<T> {
+        self.add(line);
+        None
     }
 
     /// Adds a mistake: `text` is invalid for a flag.

@@ -157,9 +157,7 @@ impl IdentityArgs {
         let passthrough = mistakes.list(self.passthrough);
         let impersonates = mistakes.optional(Some(self.impersonate_node)).unwrap_or(true);
         if !impersonates && self.node.has_kubeconfig() {
-            mistakes.add(
-                "--impersonate-node=false has no effect with --kubeconfig, which has an account of its own".to_owned(),
-            );
+            mistakes.add("--impersonate-node=false has no effect with --kubeconfig, which has an account of its own");
         }
         let acting = if impersonates { Acting::AsItsNode } else { Acting::AsItself };
         let host_proc = mistakes.value(self.host_proc);

@@ -139,13 +139,21 @@ impl RedirectArgs {
         let is_shared = is_chosen && to.as_ref().is_some_and(is_named);
         let has_uid = self.proxy_uid.is_some();
         let uid = self.proxy_uid.and_then(|uid| mistakes.value_if(uid, NOT_ROOT, |uid| *uid != 0));
-        let uplinks = self.uplink;
-        let has_uplink = uplinks.iter().any(Given::is_chosen);
+        let has_uplink = self.uplink.iter().any(Given::is_chosen);
         mistakes.without("--uplink", "--mode daemonset", place == Some(Place::Sidecar) && has_uplink);
         let mode = place.and_then(|place| match place {
-            Place::DaemonSet => daemon_set(has_uid, uplinks, mistakes),
+            Place::DaemonSet if has_uid => {
+                mistakes.refuse(format!("--{PROXY_UID} has no effect without --mode sidecar"))
+            }
+            Place::DaemonSet => {
+                let uplinks = mistakes.list(self.uplink);
+                Some(Mode::DaemonSet { uplinks: Some(uplinks).filter(|uplinks| !uplinks.is_empty()) })
+            }
             Place::Sidecar if has_uid => uid.map(|proxy_uid| Mode::Sidecar { proxy_uid }),
-            Place::Sidecar => missing_uid(mistakes),
+            Place::Sidecar => mistakes.refuse(format!(
+                "--mode sidecar requires --{PROXY_UID}, the runAsUser of the proxy's container ({SIDECAR_UID} in its image), which no \
+                 other container of the pod may use"
+            )),
         });
         let tool = mistakes.optional(self.tool);
         if place == Some(Place::Sidecar) {
@@ -179,14 +187,13 @@ fn destination(place: Option<Place>, to: Vec<Given<SocketAddr>>, mistakes: &mut 
     };
     let to: Option<Vec<SocketAddr>> = to.into_iter().map(|to| mistakes.value_if(to, expected, fits)).collect();
     let to = to?;
-    if let Some(server) =
-        to.iter().find(|to| [IpAddr::V4(METADATA_V4), IpAddr::V6(METADATA_V6)].contains(&to.ip().to_canonical()))
-    {
-        mistakes.add(format!(
+    let is_server =
+        |to: &&SocketAddr| [IpAddr::V4(METADATA_V4), IpAddr::V6(METADATA_V6)].contains(&to.ip().to_canonical());
+    if let Some(server) = to.iter().find(is_server) {
+        return mistakes.refuse(format!(
             "--to {server} is the metadata server's own address; give the proxy's, such as {}",
             PROXY[usize::from(server.is_ipv6())]
         ));
-        return None;
     }
     let same = |version: fn(&&SocketAddr) -> bool| {
         to.iter().filter(version).map(|to| format!("--to {to}")).collect::<Vec<_>>()
@@ -201,24 +208,6 @@ fn destination(place: Option<Place>, to: Vec<Given<SocketAddr>>, mistakes: &mut 
         }
     }
     Destination::new(&to)
-}
-
-fn daemon_set(has_uid: bool, uplinks: Vec<Given<Interface>>, mistakes: &mut Mistakes) -> Option<Mode> {
-    if has_uid {
-        mistakes.without(&format!("--{PROXY_UID}"), "--mode sidecar", true);
-        return None;
-    }
-    let uplinks = mistakes.list(uplinks);
-    Some(Mode::DaemonSet { uplinks: Some(uplinks).filter(|uplinks| !uplinks.is_empty()) })
-}
-
-/// Reports a sidecar without the proxy's user ID.
-fn missing_uid(mistakes: &mut Mistakes) -> Option<Mode> {
-    mistakes.add(format!(
-        "--mode sidecar requires --{PROXY_UID}, the runAsUser of the proxy's container ({SIDECAR_UID} in its image), which no other \
-         container of the pod may use"
-    ));
-    None
 }
 
 const NOT_ROOT: &str = "a user ID other than 0, with which every process of root would reach the metadata server";

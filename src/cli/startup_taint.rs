@@ -37,13 +37,11 @@ impl StartupTaintArgs {
             return None;
         };
         if !keeps_rules {
-            mistakes.add(
-                "--startup-taint requires `redirect install --keep`, which waits until the proxy is ready".to_owned(),
-            );
+            mistakes.add("--startup-taint requires `redirect install --keep`, which waits until the proxy is ready");
         }
         let admin = self.admin.resolve(mistakes);
         if self.node.is_nameless() {
-            mistakes.add("--startup-taint requires --node-name (or NODE_NAME), the name of this node".to_owned());
+            mistakes.add("--startup-taint requires --node-name (or NODE_NAME), the name of this node");
         }
         // A node may not change its own taints, so the account does not act as its node.
         let cluster = self.node.resolve(Some(Acting::AsItself), mistakes);
