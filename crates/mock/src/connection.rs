@@ -19,9 +19,11 @@ use super::wire::Wire;
 
 /// Serves a connection until either side closes it. It counts as open from this call on.
 pub(super) fn serve(stream: TcpStream, state: Arc<State>) -> impl Future<Output = ()> {
-    let open = Open::new(state);
+    state.journal.connections.fetch_add(1, Relaxed);
+    let open = state.journal.open.guard();
     async move {
-        if let Err(error) = run(stream, &open.0).await {
+        let _open = open;
+        if let Err(error) = run(stream, &state).await {
             tracing::debug!(%error, "mock connection failed");
         }
     }
@@ -96,21 +98,4 @@ async fn refuse(wire: &mut Wire, refusal: Refusal, path: &str) -> io::Result<Nex
     wire.out.extend_from_slice(answer.body.as_bytes());
     wire.send().await?;
     Ok(Next::Close)
-}
-
-/// Counts a connection as open until dropped, even if its task never runs.
-struct Open(Arc<State>);
-
-impl Open {
-    fn new(state: Arc<State>) -> Self {
-        state.journal.connections.fetch_add(1, Relaxed);
-        state.journal.open.fetch_add(1, Relaxed);
-        Self(state)
-    }
-}
-
-impl Drop for Open {
-    fn drop(&mut self) {
-        self.0.journal.open.fetch_sub(1, Relaxed);
-    }
 }

@@ -35,7 +35,7 @@ pub(super) async fn deliver(
     request: &Request,
     answer: &Response,
     fault: Option<&Fault>,
-    in_flight: GaugeGuard<'_>,
+    in_flight: GaugeGuard,
 ) -> io::Result<Next> {
     let body = answer.body.as_bytes();
     let length = match fault {

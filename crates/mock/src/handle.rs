@@ -42,7 +42,7 @@ impl Handle {
 
     /// Number of open connections.
     pub fn open_connections(&self) -> u64 {
-        self.state.journal.open.load(Relaxed)
+        self.state.journal.open.now()
     }
 
     /// Number of requests that wait for a change and will notice the next one. A request that has just arrived is in

@@ -1,6 +1,7 @@
 //! The journal: counters and recorded requests.
 
 use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use parking_lot::Mutex;
@@ -51,7 +52,7 @@ pub(super) struct Journal {
     pub(super) requests: AtomicU64,
     pub(super) connections: AtomicU64,
     /// Open connections.
-    pub(super) open: AtomicU64,
+    pub(super) open: Gauge,
     pub(super) in_flight: Gauge,
     book: Mutex<Book>,
 }
@@ -103,37 +104,40 @@ impl Book {
 
 /// A current count and its maximum.
 #[derive(Debug, Default)]
-pub(super) struct Gauge {
+pub(super) struct Gauge(Arc<Levels>);
+
+#[derive(Debug, Default)]
+struct Levels {
     now: AtomicU64,
     peak: AtomicU64,
 }
 
 impl Gauge {
     /// Adds one until the guard is dropped.
-    pub(super) fn guard(&self) -> GaugeGuard<'_> {
-        let now = self.now.fetch_add(1, Relaxed) + 1;
-        self.peak.fetch_max(now, Relaxed);
-        GaugeGuard(self)
+    pub(super) fn guard(&self) -> GaugeGuard {
+        let now = self.0.now.fetch_add(1, Relaxed) + 1;
+        self.0.peak.fetch_max(now, Relaxed);
+        GaugeGuard(Arc::clone(&self.0))
     }
 
     pub(super) fn now(&self) -> u64 {
-        self.now.load(Relaxed)
+        self.0.now.load(Relaxed)
     }
 
     pub(super) fn peak(&self) -> u64 {
-        self.peak.load(Relaxed)
+        self.0.peak.load(Relaxed)
     }
 
     fn reset_peak(&self) {
-        self.peak.store(self.now(), Relaxed);
+        self.0.peak.store(self.now(), Relaxed);
     }
 }
 
 /// Counts in a [`Gauge`] until dropped.
 #[derive(Debug)]
-pub(super) struct GaugeGuard<'a>(&'a Gauge);
+pub(super) struct GaugeGuard(Arc<Levels>);
 
-impl Drop for GaugeGuard<'_> {
+impl Drop for GaugeGuard {
     fn drop(&mut self) {
         self.0.now.fetch_sub(1, Relaxed);
     }
