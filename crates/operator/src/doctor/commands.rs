@@ -61,13 +61,8 @@ pub(super) fn upload_keys(to: &Provider) -> [String; 2] {
     [fetch, provider("update-oidc", to, &[("jwk-json-path", "jwks.json")])]
 }
 
-/// Lets a member impersonate a Google account.
-pub(super) fn bind(account: &GoogleAccount, member: &str) -> String {
-    bind_with(account, member, "roles/iam.workloadIdentityUser")
-}
-
 /// Grants a member this role on a Google account.
-pub(super) fn bind_with(account: &GoogleAccount, member: &str, role: &str) -> String {
+pub(super) fn bind(account: &GoogleAccount, member: &str, role: &str) -> String {
     let member = quoted(member);
     format!("gcloud iam service-accounts add-iam-policy-binding {account} --role={role} --member={member}")
 }

@@ -18,7 +18,7 @@ use super::{Deadline, MAX_STEP, NO_TIME};
 use http_client::reach::reach as reach_by_steps;
 use http_client::secure::connector;
 use http_client::{HttpClient, Limits};
-use identity::cluster::{AccountObject, Public};
+use identity::cluster::{AccountObject, PodToken, Public};
 use identity::tokens::attempt::{self, Federated};
 use identity::tokens::{Google, NotGiven};
 use identity::workloads::{Federation, Link, Names, Trust, Workload};
@@ -93,27 +93,14 @@ pub(super) async fn exchange(
         None => Step::Link.trying("annotations").not_tried("the service account could not be read"),
     });
     let google = Google::new(federation).ok().filter(|_| reached.sts);
-    let link = subject.as_ref().and_then(|subject| subject.link.clone());
-    let federated = match (token, &google) {
-        (Some(_), Some(_)) if deadline.is_over() => {
-            findings.push(sts::TRIED.not_tried(NO_TIME));
-            None
-        }
-        (Some(token), Some(google)) => {
-            let left = deadline.left();
-            let link = link.unwrap_or_default();
-            let exchanging = attempt::exchange(google, federation, token, &link);
-            let federated = deadline.within(exchanging).await.unwrap_or_else(|| Err(silent(left)));
-            let life = federated.as_ref().map(Federated::life);
-            findings.push(sts::exchange(federation, claims.as_ref(), life));
-            federated.ok()
-        }
-        (token, _) => {
-            let why = if token.is_none() { "there is no Kubernetes token" } else { NOT_REACHED };
-            findings.push(sts::TRIED.not_tried(why));
-            None
-        }
-    };
+    let link = subject.as_ref().and_then(|subject| subject.link.clone()).unwrap_or_default();
+    let exchanged = federate(google.as_ref(), federation, token, &link, deadline).await;
+    let life = exchanged.as_ref().map(|exchanged| exchanged.as_ref().map(Federated::life));
+    findings.push(match life {
+        Ok(life) => sts::exchange(federation, claims.as_ref(), life),
+        Err(why) => sts::TRIED.not_tried(*why),
+    });
+    let federated = exchanged.ok().and_then(Result::ok);
     findings.push(settings(federation, issuer.as_deref(), federated.is_some()));
     findings.push(match &claims {
         Some(claims) => {
@@ -121,11 +108,28 @@ pub(super) async fn exchange(
         }
         None => Step::Issuer.trying("public URL of the issuer").not_tried("there is no token that names it"),
     });
-    let identity = match subject {
-        Some(subject) => subject.act(google.as_ref(), federation, federated, reached, deadline, &mut findings).await,
-        None => None,
-    };
+    let Some(subject) = subject else { return Exchanged { findings, identity: None } };
+    let (finding, identity) = subject.act(google.as_ref(), federation, federated, reached, deadline).await;
+    findings.extend(finding);
     Exchanged { findings, identity }
+}
+
+/// Exchanges the Kubernetes token at the Security Token Service. An error says why that was not tried.
+async fn federate(
+    google: Option<&Google>,
+    federation: &Federation,
+    token: Option<PodToken>,
+    link: &Link,
+    deadline: Deadline,
+) -> Result<Result<Federated, NotGiven>, &'static str> {
+    let token = token.ok_or("there is no Kubernetes token")?;
+    let google = google.ok_or(NOT_REACHED)?;
+    if deadline.is_over() {
+        return Err(NO_TIME);
+    }
+    let left = deadline.left();
+    let exchanging = attempt::exchange(google, federation, token, link);
+    Ok(deadline.within(exchanging).await.unwrap_or_else(|| Err(silent(left))))
 }
 
 const NOT_REACHED: &str = "the server is not reached";
@@ -153,7 +157,7 @@ impl Subject {
         Self { member, link: workload.link.ok(), finding }
     }
 
-    /// Requests the token that pods request. Returns the identity that it is for.
+    /// Requests the token that pods request, if that is a Google account's. Also returns the identity that pods get tokens for.
     async fn act(
         self,
         google: Option<&Google>,
@@ -161,28 +165,25 @@ impl Subject {
         federated: Option<Federated>,
         reached: &Reached,
         deadline: Deadline,
-        findings: &mut Vec<Finding>,
-    ) -> Option<String> {
-        let link = self.link?;
-        let Some(account) = &link.google_account else { return federated.map(|_| self.member) };
-        let skip = |why| Step::Impersonation.trying(format!("access token of {account}")).not_tried(why);
-        let (Some(google), Some(federated)) = (google, federated) else {
-            findings.push(skip("there is no federated token"));
-            return None;
+    ) -> (Option<Finding>, Option<String>) {
+        let Some(link) = self.link else { return (None, None) };
+        let Some(account) = &link.google_account else { return (None, federated.map(|_| self.member)) };
+        let skip = |why| {
+            let tried = Step::Impersonation.trying(format!("access token of {account}"));
+            (Some(tried.not_tried(why)), None)
         };
+        let (Some(google), Some(federated)) = (google, federated) else { return skip("there is no federated token") };
         if !reached.iam {
-            findings.push(skip(NOT_REACHED));
-            return None;
+            return skip(NOT_REACHED);
         }
         if deadline.is_over() {
-            findings.push(skip(NO_TIME));
-            return None;
+            return skip(NO_TIME);
         }
         let left = deadline.left();
         let issuing = attempt::impersonate(google, federation, &federated, account, &link);
         let issued = deadline.within(issuing).await.unwrap_or_else(|| Err(silent(left)));
-        findings.push(link::impersonation(&link, account, &self.member, issued.as_ref().copied()));
-        issued.is_ok().then(|| account.to_string())
+        let finding = link::impersonation(&link, account, &self.member, issued.as_ref().copied());
+        (Some(finding), issued.is_ok().then(|| account.to_string()))
     }
 }
 

@@ -10,10 +10,10 @@ use super::Deadline;
 use super::claims::Claims;
 use super::judge::{cluster as judge, rights, token};
 use super::patient::{Patient, Whose};
-use super::report::{Finding, Step};
+use super::report::{Finding, Step, Verdict};
 use identity::Settings;
 use identity::cluster::{
-    AccountObject, Cluster, ClusterError, OwnCluster, PodObject, PodToken, Public, Published, RequestError,
+    AccountObject, Cluster, ClusterError, Failure, OwnCluster, PodObject, PodToken, Public, Published, RequestError,
     TokenRequest, User,
 };
 use identity::pods::{ProcError, Sandboxes, Scanned, read};
@@ -61,13 +61,14 @@ async fn ask_server(settings: &Settings, whose: &Whose, deadline: Deadline) -> (
         return (asked, None);
     };
     asked.rights.spawn(review(settings, cluster.clone(), deadline));
-    let Ok(user) = who(settings, &cluster, &own, &mut asked, deadline).await else {
-        asked.skip_server();
-        return (asked, None);
-    };
-    let pods = patient(settings, whose, &cluster, user.as_ref(), &mut asked, deadline).await;
-    credentials(settings, &cluster, &own, user.as_ref(), &mut asked, deadline).await;
-    (asked, pods)
+    let mut asking = Asking { settings, cluster, own, user: None, deadline, asked };
+    if !asking.who().await {
+        asking.asked.skip_server();
+        return (asking.asked, None);
+    }
+    let pods = asking.patient(whose).await;
+    asking.credentials().await;
+    (asking.asked, pods)
 }
 
 /// Reviews the credential's rights.
@@ -99,97 +100,94 @@ async fn connect(settings: &Settings, asked: &mut Kubernetes, deadline: Deadline
     }
 }
 
-/// The credential's user, if the API server names it. An error if the API server cannot be reached.
-async fn who(
-    settings: &Settings,
-    cluster: &Cluster,
-    own: &OwnCluster,
-    asked: &mut Kubernetes,
+/// An API server that can be queried, and its answers so far.
+struct Asking<'a> {
+    settings: &'a Settings,
+    cluster: Cluster,
+    own: OwnCluster,
+    /// The credential's user, if the API server names it.
+    user: Option<User>,
     deadline: Deadline,
-) -> Result<Option<User>, ()> {
-    let began = SystemTime::now();
-    let left = deadline.left();
-    let silent = || Published { answer: Err(RequestError::Silent(left)), date: None };
-    let Published { answer, date } = deadline.within(own.user()).await.unwrap_or_else(silent);
-    asked.ahead = date.map(|date| token::ahead(began, date));
-    let finding = judge::api_server(&cluster.server(), &settings.cluster, &answer);
-    let is_reached = match &answer {
-        Ok(_) => true,
-        Err(error) => {
-            finding.verdict < super::Verdict::Trouble && error.failure() != identity::cluster::Failure::Cluster
-        }
-    };
-    asked.findings.push(finding);
-    if is_reached { Ok(answer.ok()) } else { Err(()) }
+    asked: Kubernetes,
 }
 
-/// Lists this node's pods, chooses one, and reads its account.
-async fn patient(
-    settings: &Settings,
-    whose: &Whose,
-    cluster: &Cluster,
-    user: Option<&User>,
-    asked: &mut Kubernetes,
-    deadline: Deadline,
-) -> Option<Vec<PodObject>> {
-    let listed = deadline.answer(cluster.list()).await.map(|(pods, _)| pods);
-    asked.findings.push(judge::pods(&settings.cluster, user, listed.as_ref().map(Vec::len)));
-    let pods = listed.ok().filter(|pods| !pods.is_empty())?;
-    let patient = match Patient::choose(&pods, &settings.cluster.node, whose, &settings.passthrough) {
-        Ok(patient) => patient,
-        Err(unfit) => {
-            asked.findings.push(judge::nobody(&unfit, settings.cluster.node.as_str()));
-            return Some(pods);
-        }
-    };
-    let account = deadline.answer(cluster.service_account(&patient.namespace, &patient.account)).await;
-    let found = account.as_ref().map(Option::is_some);
-    asked.findings.push(judge::account(&settings.cluster, &patient, user, found));
-    asked.account = account.ok().flatten();
-    asked.patient = Some(patient);
-    Some(pods)
-}
-
-/// Requests the token, and the issuer and keys that the API server publishes.
-async fn credentials(
-    settings: &Settings,
-    cluster: &Cluster,
-    own: &OwnCluster,
-    user: Option<&User>,
-    asked: &mut Kubernetes,
-    deadline: Deadline,
-) {
-    let published = |what| deadline.answer(async move { own.published(what).await.answer });
-    let issued = async {
-        let (patient, federation) = (asked.patient.as_ref()?, settings.federation.as_ref()?);
-        let request = TokenRequest {
-            namespace: &patient.namespace,
-            account: &patient.account,
-            audience: federation.token_audience(),
-            pod: &patient.pod,
-            pod_uid: &patient.pod_uid,
-        };
+impl Asking<'_> {
+    /// Asks for the credential's user. Returns whether the API server can be reached.
+    async fn who(&mut self) -> bool {
         let began = SystemTime::now();
-        let issued = deadline.answer(cluster.token(&request)).await;
-        let finding = judge::token(&settings.cluster, patient, request.audience, user, issued.as_ref().map(drop));
-        Some((finding, issued.ok(), began))
-    };
-    let (document, keys, issued) = tokio::join!(published(Public::Issuer), published(Public::Keys), issued);
-    if let Some((finding, token, began)) = issued {
-        asked.findings.push(finding);
-        asked.claims = token.as_ref().and_then(|token| Claims::read(&token.secret));
-        if let (Some(_), Some(federation)) = (&token, &settings.federation) {
-            asked.findings.push(token::claims(asked.claims.as_ref(), federation.token_audience()));
-        }
-        // A token contains its time of issue, whatever date a proxy in front of the API server sends.
-        let claims = asked.claims.as_ref();
-        let date = claims.and_then(|claims| SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(claims.issued)));
-        asked.ahead = date.map(|date| token::ahead(began, date)).or(asked.ahead);
-        asked.token = token;
+        let left = self.deadline.left();
+        let silent = || Published { answer: Err(RequestError::Silent(left)), date: None };
+        let Published { answer, date } = self.deadline.within(self.own.user()).await.unwrap_or_else(silent);
+        self.asked.ahead = date.map(|date| token::ahead(began, date));
+        let finding = judge::api_server(&self.cluster.server(), &self.settings.cluster, &answer);
+        let is_reached = match &answer {
+            Ok(_) => true,
+            Err(error) => finding.verdict < Verdict::Trouble && error.failure() != Failure::Cluster,
+        };
+        self.asked.findings.push(finding);
+        self.user = answer.ok();
+        is_reached
     }
-    asked.findings.push(token::keys(asked.claims.as_ref(), &document, &keys));
-    let of_token = asked.claims.as_ref().map(|claims| claims.issuer.clone());
-    asked.issuer = of_token.or_else(|| token::issuer_in(document.as_ref().ok()?));
+
+    /// Lists this node's pods, chooses one, and reads its account.
+    async fn patient(&mut self, whose: &Whose) -> Option<Vec<PodObject>> {
+        let (settings, user) = (&self.settings.cluster, self.user.as_ref());
+        let listed = self.deadline.answer(self.cluster.list()).await.map(|(pods, _)| pods);
+        self.asked.findings.push(judge::pods(settings, user, listed.as_ref().map(Vec::len)));
+        let pods = listed.ok().filter(|pods| !pods.is_empty())?;
+        let patient = match Patient::choose(&pods, &settings.node, whose, &self.settings.passthrough) {
+            Ok(patient) => patient,
+            Err(unfit) => {
+                self.asked.findings.push(judge::nobody(&unfit, settings.node.as_str()));
+                return Some(pods);
+            }
+        };
+        let reading = self.cluster.service_account(&patient.namespace, &patient.account);
+        let account = self.deadline.answer(reading).await;
+        let found = account.as_ref().map(Option::is_some);
+        self.asked.findings.push(judge::account(settings, &patient, user, found));
+        self.asked.account = account.ok().flatten();
+        self.asked.patient = Some(patient);
+        Some(pods)
+    }
+
+    /// Requests the token, and the issuer and keys that the API server publishes.
+    async fn credentials(&mut self) {
+        let Self { settings, cluster, own, user, deadline, asked } = self;
+        let own = &*own;
+        let published = |what| deadline.answer(async move { own.published(what).await.answer });
+        let issued = async {
+            let (patient, federation) = (asked.patient.as_ref()?, settings.federation.as_ref()?);
+            let request = TokenRequest {
+                namespace: &patient.namespace,
+                account: &patient.account,
+                audience: federation.token_audience(),
+                pod: &patient.pod,
+                pod_uid: &patient.pod_uid,
+            };
+            let began = SystemTime::now();
+            let issued = deadline.answer(cluster.token(&request)).await;
+            let (audience, outcome) = (request.audience, issued.as_ref().map(drop));
+            let finding = judge::token(&settings.cluster, patient, audience, user.as_ref(), outcome);
+            Some((finding, issued.ok(), began))
+        };
+        let (document, keys, issued) = tokio::join!(published(Public::Issuer), published(Public::Keys), issued);
+        if let Some((finding, token, began)) = issued {
+            asked.findings.push(finding);
+            asked.claims = token.as_ref().and_then(|token| Claims::read(&token.secret));
+            if let (Some(_), Some(federation)) = (&token, &settings.federation) {
+                asked.findings.push(token::claims(asked.claims.as_ref(), federation.token_audience()));
+            }
+            // A token contains its time of issue, whatever date a proxy in front of the API server sends.
+            let claims = asked.claims.as_ref();
+            let date = claims.and_then(|claims| SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(claims.issued)));
+            asked.ahead = date.map(|date| token::ahead(began, date)).or(asked.ahead);
+            asked.token = token;
+        }
+        asked.findings.push(token::keys(asked.claims.as_ref(), &document, &keys));
+        let of_token = asked.claims.as_ref().map(|claims| claims.issuer.clone());
+        asked.issuer = of_token.or_else(|| token::issuer_in(document.as_ref().ok()?));
+    }
 }
 
 impl Kubernetes {

@@ -12,6 +12,9 @@ use identity::cluster::Annotations;
 use identity::tokens::{NotGiven, Said};
 use identity::workloads::{GoogleAccount, Link, Malformed};
 
+/// The role that lets a Kubernetes account act as a Google account.
+const USER: &str = "roles/iam.workloadIdentityUser";
+
 const GOOGLE_ACCOUNT: &str = "iam.gke.io/gcp-service-account";
 
 /// Judges the account's annotations. `member` is the account's own name in IAM.
@@ -87,7 +90,7 @@ fn refused(said: &Said, link: &Link, google: &GoogleAccount, member: &str, tried
         }
         (StatusCode::FORBIDDEN, _) if link.delegates.is_empty() => tried
             .trouble(format!("this account has no binding that lets it act as {google}"))
-            .running(commands::bind(google, member))
+            .running(commands::bind(google, member, USER))
             .advising(MEANT),
         (StatusCode::FORBIDDEN, _) => chain(link, google, member, tried),
         (StatusCode::NOT_FOUND, _) => {
@@ -117,9 +120,9 @@ fn chain(link: &Link, google: &GoogleAccount, member: &str, tried: &Tried) -> Fi
         .trouble(format!("a binding is missing in the chain of delegates that leads to {google}"))
         .advising(format!("add those that are missing; {MEANT}"));
     let mut who = member.to_owned();
-    let mut role = "roles/iam.workloadIdentityUser";
+    let mut role = USER;
     for account in link.delegates.iter().chain([google]) {
-        finding = finding.running(commands::bind_with(account, &who, role));
+        finding = finding.running(commands::bind(account, &who, role));
         (who, role) = (format!("serviceAccount:{account}"), "roles/iam.serviceAccountTokenCreator");
     }
     finding
