@@ -1,5 +1,6 @@
 //! [`facts`]: finds problems in the observations.
 
+use std::num::NonZero;
 use std::time::Duration;
 
 use super::{Condition, Fact, Topic};
@@ -51,22 +52,22 @@ pub struct PolicySeen {
 
 /// The problems, the worst first.
 pub fn facts(seen: &Seen) -> Vec<Fact> {
-    let watch_error = seen.watch_error.as_deref();
+    let (watch_error, minute) = (seen.watch_error.as_deref(), &seen.minute);
     let mut facts: Vec<Fact> = of_state(&seen.state, watch_error)
         .into_iter()
-        .chain(seen.troubles.iter().map(|trouble| of_trouble(trouble, watch_error, &seen.minute)))
+        .chain(seen.troubles.iter().map(|trouble| of_trouble(trouble, watch_error, minute)))
         .chain(server_failed(seen))
-        .chain(unidentified(&seen.minute))
-        .chain(unread_account(&seen.minute))
+        .chain(NonZero::new(minute.unidentified).map(unidentified))
+        .chain(NonZero::new(minute.unread_account).map(unread_account))
         .chain(seen.state_error.as_deref().map(state_dir))
-        .chain(no_tokens(&seen.minute))
-        .chain(account_refused(&seen.minute))
+        .chain(NonZero::new(minute.no_token).map(no_tokens))
+        .chain(NonZero::new(minute.account_refused).map(account_refused))
         .chain(audit(&seen.policy))
         .chain(rejected(&seen.policy))
-        .chain(overload(&seen.minute, seen.busiest.as_deref()))
+        .chain(overload(minute, seen.busiest.as_deref()))
         .chain(seen.redirect.as_deref().map(redirect))
         .chain(seen.credential.as_ref().and_then(credential))
-        .chain(panics(&seen.minute))
+        .chain(NonZero::new(minute.panics).map(panics))
         .collect();
     facts.sort_by_key(|fact| (std::cmp::Reverse(fact.verdict), fact.topic));
     facts
@@ -110,12 +111,8 @@ fn of_trouble(trouble: &Trouble, watch_error: Option<&str>, minute: &Tally) -> F
         Trouble::Upstream { failure, lasts } => {
             let what = "the metadata server";
             let seen = format!("{failure}; no request has succeeded for {}", span(lasts.as_secs()));
-            let fact = if *lasts < OUTAGE {
-                degraded(Topic::MetadataServer, what, seen)
-            } else {
-                failing(Topic::MetadataServer, what, seen)
-            };
-            fact.advising(
+            let verdict = if *lasts < OUTAGE { Condition::Degraded } else { Condition::Failing };
+            Fact::new(Topic::MetadataServer, verdict, what, seen).advising(
                 "it is the server that fails, or the way to it; do not restart the proxy, which still serves the tokens that it has",
             )
         }
@@ -136,11 +133,10 @@ fn of_trouble(trouble: &Trouble, watch_error: Option<&str>, minute: &Tally) -> F
             })
         }
         Trouble::Identity(why) => {
-            let refused = minute.unidentified;
             let what = "which pod asks";
-            let fact = match refused {
+            let fact = match minute.unidentified {
                 0 => degraded(Topic::Identity, what, why),
-                _ => failing(Topic::Identity, what, format!("{why}: {refused} requests in the last minute")),
+                refused => failing(Topic::Identity, what, format!("{why}: {refused} requests in the last minute")),
             };
             unheard(fact, watch_error)
         }
@@ -158,31 +154,27 @@ fn of_trouble(trouble: &Trouble, watch_error: Option<&str>, minute: &Tally) -> F
 /// A single path or account may be the reason, and a pod can ask for it as often as it likes, so the node is not degraded.
 fn server_failed(seen: &Seen) -> Option<Fact> {
     let is_reported = seen.troubles.iter().any(|trouble| matches!(trouble, Trouble::Upstream { .. }));
-    let count = Some(seen.minute.server_failed).filter(|count| *count > 0 && !is_reported)?;
+    let count = NonZero::new(seen.minute.server_failed).filter(|_| !is_reported)?;
     let seen = format!("it answered {count} requests of the last minute with 429 or 5xx");
     Some(Fact::new(Topic::MetadataServer, Condition::Ok, "the metadata server", seen).advising(
         "the last refusals list the pods, and what they asked for; ask the server for the same from the node itself",
     ))
 }
 
-fn unidentified(minute: &Tally) -> Option<Fact> {
-    let count = Some(minute.unidentified).filter(|count| *count > 0)?;
+fn unidentified(count: NonZero<u64>) -> Fact {
     let seen = format!("{count} requests got 503 in the last minute, because it is not known which pod sent them");
-    Some(
-        degraded(Topic::Unidentified, "unknown pods", seen)
-            .advising("the last refusals have their addresses; ask `explain --pod NAMESPACE/NAME` about a pod"),
-    )
+    degraded(Topic::Unidentified, "unknown pods", seen)
+        .advising("the last refusals have their addresses; ask `explain --pod NAMESPACE/NAME` about a pod")
 }
 
-fn unread_account(minute: &Tally) -> Option<Fact> {
-    let count = Some(minute.unread_account).filter(|count| *count > 0)?;
+fn unread_account(count: NonZero<u64>) -> Fact {
     let seen = format!(
         "{count} requests got 503 in the last minute, because the API server did not say what the pod's account is"
     );
-    Some(degraded(Topic::UnreadAccount, "unknown accounts", seen).advising(
+    degraded(Topic::UnreadAccount, "unknown accounts", seen).advising(
         "the log has what it answered; see whether the API server is overloaded, and run `identity doctor` beside the proxy, \
          which says whether the proxy may get service accounts",
-    ))
+    )
 }
 
 fn state_dir(error: &str) -> Fact {
@@ -192,26 +184,23 @@ fn state_dir(error: &str) -> Fact {
     )
 }
 
-fn no_tokens(minute: &Tally) -> Option<Fact> {
-    let count = Some(minute.no_token).filter(|count| *count > 0)?;
+fn no_tokens(count: NonZero<u64>) -> Fact {
     let seen = format!(
         "{count} requests for pods' own tokens failed in the last minute: a step failed, or Google refused all accounts"
     );
-    Some(degraded(Topic::Tokens, "pods' own tokens", seen).advising(
-        "run `identity doctor` beside the proxy, for a pod among the last refusals; it says which step fails",
-    ))
+    degraded(Topic::Tokens, "pods' own tokens", seen)
+        .advising("run `identity doctor` beside the proxy, for a pod among the last refusals; it says which step fails")
 }
 
 /// A single pod can cause this, so the node is not degraded.
-fn account_refused(minute: &Tally) -> Option<Fact> {
-    let count = Some(minute.account_refused).filter(|count| *count > 0)?;
+fn account_refused(count: NonZero<u64>) -> Fact {
     let seen = format!(
         "{count} requests of single accounts failed in the last minute: Google refused them, or a quota of the account is used up; \
          other accounts are not affected"
     );
-    Some(Fact::new(Topic::Tokens, Condition::Ok, "pods' own tokens", seen).advising(
+    Fact::new(Topic::Tokens, Condition::Ok, "pods' own tokens", seen).advising(
         "the last refusals list the pods and Google's messages; if all accounts are refused, run `identity doctor` beside the proxy",
-    ))
+    )
 }
 
 fn audit(policy: &PolicySeen) -> Option<Fact> {
@@ -222,13 +211,10 @@ fn audit(policy: &PolicySeen) -> Option<Fact> {
         0 => "no such request has come since the start".to_owned(),
         count => format!("{count} requests for concealed paths were answered since the start"),
     };
+    let seen = format!("secrets are served to pods: nothing is concealed; {served}");
     Some(
-        degraded(
-            Topic::PolicyMode,
-            "audit mode",
-            format!("secrets are served to pods: nothing is concealed; {served}"),
-        )
-        .advising("restart the proxy without --policy-mode=audit when the log shows what you wanted to know"),
+        degraded(Topic::PolicyMode, "audit mode", seen)
+            .advising("restart the proxy without --policy-mode=audit when the log shows what you wanted to know"),
     )
 }
 
@@ -285,8 +271,7 @@ fn credential(credential: &CredentialStatus) -> Option<Fact> {
     Some(fact.saying(credential.findings.join("; ")).advising("run `identity doctor` beside the proxy"))
 }
 
-fn panics(minute: &Tally) -> Option<Fact> {
-    let count = Some(minute.panics).filter(|count| *count > 0)?;
+fn panics(count: NonZero<u64>) -> Fact {
     let seen = format!("{count} requests got 500 in the last minute, because the proxy has a defect");
-    Some(degraded(Topic::Panics, "panics", seen).advising("report the line of its log that has the place"))
+    degraded(Topic::Panics, "panics", seen).advising("report the line of its log that has the place")
 }
