@@ -9,11 +9,11 @@ use std::path::PathBuf;
 use proxy::cgroup::{self, Version};
 
 /// More threads would only contend for the shared token cache and limits.
-const MAX_THREADS: usize = 4;
+const MAX_THREADS: u8 = 4;
 
 /// Number of worker threads for this process.
 pub fn count() -> usize {
-    quota(&cgroup::folders("cpu")).map_or(1, |cores| whole(cores).clamp(1, MAX_THREADS))
+    quota(&cgroup::folders("cpu")).map_or(1, whole)
 }
 
 /// The CPU quota in cores, if any, from version 2 or version 1 of the kernel's interface.
@@ -34,11 +34,9 @@ fn ratio(quota: &str, period: &str) -> Option<f64> {
     (quota > 0.0 && period > 0.0).then(|| quota / period)
 }
 
+/// From 1 to [`MAX_THREADS`].
 fn whole(cores: f64) -> usize {
-    (1..=MAX_THREADS)
-        .rev()
-        .find(|threads| u32::try_from(*threads).is_ok_and(|threads| f64::from(threads) <= cores))
-        .unwrap_or(1)
+    (1..=MAX_THREADS).rev().find(|threads| f64::from(*threads) <= cores).unwrap_or(1).into()
 }
 
 #[cfg(test)]
@@ -91,7 +89,7 @@ mod tests {
     #[test]
     fn only_whole_cores_count() {
         for (cores, threads) in [(0.03, 1), (1.0, 1), (1.9, 1), (2.0, 2), (3.5, 3), (64.0, MAX_THREADS)] {
-            assert_eq!(whole(cores), threads, "{cores}");
+            assert_eq!(whole(cores), usize::from(threads), "{cores}");
         }
     }
 }

@@ -104,7 +104,9 @@ impl Admin {
     async fn show(&self, path: &str, query: Option<&str>, peer: SocketAddr) -> Page {
         match path {
             "/" => text(StatusCode::OK, INDEX),
-            "/statusz" if value(query, "format").as_deref() == Some("json") => self.statusz_json(),
+            "/statusz" if value(query, "format").as_deref() == Some("json") => {
+                json(StatusCode::OK, &Status::of(&self.shared))
+            }
             "/statusz" => {
                 let mut response = page(StatusCode::OK, HTML, statusz::html(&Status::of(&self.shared)));
                 response.headers_mut().insert(header::CONTENT_SECURITY_POLICY, CONTENT_POLICY);
@@ -143,10 +145,6 @@ impl Admin {
             Some("json") => json(StatusCode::OK, &whois),
             _ => text(StatusCode::OK, whois.to_string()),
         }
-    }
-
-    fn statusz_json(&self) -> Page {
-        json(StatusCode::OK, &Status::of(&self.shared))
     }
 
     fn readyz(&self, verbose: bool) -> Page {

@@ -179,11 +179,6 @@ impl Mistakes {
         None
     }
 
-    /// Adds a mistake: `text` is invalid for a flag.
-    pub(super) fn invalid(&mut self, origin: &str, text: &str, expected: &str) {
-        self.add(format!("{origin}: {text:?} is not valid; expected {expected}"));
-    }
-
     /// Adds a mistake if the flag has no effect without something.
     pub(super) fn without(&mut self, flag: &str, without: &str, is_given: bool) {
         if is_given {
@@ -205,7 +200,7 @@ impl Mistakes {
     ) -> Option<S::Value> {
         let value = given.value.filter(condition);
         if value.is_none() {
-            self.invalid(&given.origin, &given.text, expected);
+            self.add(format!("{}: {:?} is not valid; expected {expected}", given.origin, given.text));
         }
         value
     }

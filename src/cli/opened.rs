@@ -87,15 +87,10 @@ impl OpenedArgs {
     /// Adds a mistake for each typed flag that has no effect in a pod.
     pub(super) fn check_in_pod(&self, mistakes: &mut Mistakes) {
         let Opened { drop_spoofed, max_new_connections, .. } = Opened::default();
-        for (flag, is_typed) in [
-            ("--redirect-drop-spoofed", self.redirect_drop_spoofed.is_typed_other_than(&drop_spoofed)),
-            (
-                "--redirect-max-new-connections",
-                self.redirect_max_new_connections.is_typed_other_than(&max_new_connections),
-            ),
-        ] {
-            mistakes.without(flag, "--mode daemonset", is_typed);
-        }
+        let drops = self.redirect_drop_spoofed.is_typed_other_than(&drop_spoofed);
+        mistakes.without("--redirect-drop-spoofed", "--mode daemonset", drops);
+        let limits = self.redirect_max_new_connections.is_typed_other_than(&max_new_connections);
+        mistakes.without("--redirect-max-new-connections", "--mode daemonset", limits);
     }
 }
 
