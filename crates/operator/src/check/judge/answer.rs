@@ -16,44 +16,55 @@ const ALLOW: &str = "somebody drops packets on the way or answers too late. If n
 pub(super) const FAILING: &str = "run 'gce-metadata-proxy status' in the container of this node's proxy: it says what fails, such as the \
                                   metadata server, and what to do";
 
-pub(super) fn finding(
-    check: &'static str,
-    exchange: &Exchange,
-    verdict: Verdict,
-    seen: String,
-    advice: Option<&'static str>,
-) -> Finding {
-    let found = Finding::new(check, verdict, &exchange.request, seen);
-    let took = exchange.outcome.is_ok().then_some(exchange.took);
-    Finding { advice: advice.map(str::to_owned), took, ..found }
-}
+/// A check, and the request that it sent, for the finding to come.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Asked<'a>(pub(super) &'static str, pub(super) &'a Exchange);
 
-pub(super) fn refused(answer: &Response) -> (Verdict, String, Option<&'static str>) {
-    let status = answer.status.as_u16();
-    match status {
-        403 if is_ours(answer) => (Verdict::Protected, "403: the proxy conceals it".to_owned(), None),
-        _ if is_refusal(answer) => {
-            (Verdict::Protected, format!("{status}: {} does not have it or refuses it", who(answer)), None)
+impl Asked<'_> {
+    pub(super) fn protected(self, seen: impl AsRef<str>) -> Finding {
+        self.found(Verdict::Protected, seen)
+    }
+
+    pub(super) fn trouble(self, seen: impl AsRef<str>, advice: &str) -> Finding {
+        self.found(Verdict::Trouble, seen).advising(advice)
+    }
+
+    pub(super) fn unprotected(self, seen: impl AsRef<str>, advice: &str) -> Finding {
+        self.found(Verdict::Unprotected, seen).advising(advice)
+    }
+
+    pub(super) fn found(self, verdict: Verdict, seen: impl AsRef<str>) -> Finding {
+        let Self(check, exchange) = self;
+        let took = exchange.outcome.is_ok().then_some(exchange.took);
+        Finding { took, ..Finding::new(check, verdict, &exchange.request, seen) }
+    }
+
+    /// The answer has nothing of what was requested.
+    pub(super) fn refused(self, answer: &Response) -> Finding {
+        let status = answer.status.as_u16();
+        if status == 403 && is_ours(answer) {
+            return self.protected("403: the proxy conceals it");
         }
-        _ => {
-            let seen = format!("{status} from {}", who(answer));
-            match sentence(answer) {
-                Some(why) => (Verdict::Trouble, format!("{seen}: {why}"), Some(FAILING)),
-                // A head has no sentence.
-                None => (Verdict::Trouble, seen, Some(if is_ours(answer) { FAILING } else { START })),
-            }
+        if is_refusal(answer) {
+            return self.protected(format!("{status}: {} does not have it or refuses it", who(answer)));
         }
+        let seen = format!("{status} from {}", who(answer));
+        match sentence(answer) {
+            Some(why) => self.trouble(format!("{seen}: {why}"), FAILING),
+            // A head has no sentence.
+            None => self.trouble(seen, if is_ours(answer) { FAILING } else { START }),
+        }
+    }
+
+    /// Nobody answers. A proxy that is not there is refused by the kernel at once; a network policy says nothing.
+    pub(super) fn silent(self, error: &io::Error) -> Finding {
+        let advice = if error.kind() == io::ErrorKind::TimedOut { ALLOW } else { START };
+        self.trouble(format!("nobody answers: {error}"), advice)
     }
 }
 
 pub(super) fn is_refusal(answer: &Response) -> bool {
     matches!(answer.status.as_u16(), 401 | 403..=405)
-}
-
-/// Nobody answers. A proxy that is not there is refused by the kernel at once; a network policy says nothing.
-pub(super) fn silence(error: &io::Error) -> (Verdict, String, Option<&'static str>) {
-    let advice = if error.kind() == io::ErrorKind::TimedOut { ALLOW } else { START };
-    (Verdict::Trouble, format!("nobody answers: {error}"), Some(advice))
 }
 
 pub(super) fn is_ours(answer: &Response) -> bool {

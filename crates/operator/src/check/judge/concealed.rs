@@ -1,7 +1,7 @@
 //! Whether pods get secrets of the node, or its identity tokens.
 
-use super::answer::{finding, is_ours, is_refusal, refused, silence, who};
-use super::verdict::{Finding, Verdict};
+use super::answer::{Asked, is_ours, is_refusal, who};
+use super::verdict::Finding;
 use crate::check::probe::Exchange;
 use proxy::policy::Choice;
 
@@ -23,28 +23,25 @@ fn is_always_concealed(request: &str) -> bool {
 }
 
 pub(in crate::check) fn secret(exchange: &Exchange) -> Finding {
-    let (verdict, seen, advice) = match &exchange.outcome {
+    let asked = Asked("concealed", exchange);
+    match &exchange.outcome {
         Ok(answer) if answer.status.is_success() && !is_listing(&exchange.request) => {
-            (Verdict::Unprotected, format!("{} returns it", who(answer)), Some(CONCEAL))
+            asked.unprotected(format!("{} returns it", who(answer)), CONCEAL)
         }
         Ok(answer) if answer.status.is_success() => match secrets_in(&answer.body) {
-            secrets if secrets.is_empty() => {
-                (Verdict::Protected, "answered without the secret values".to_owned(), None)
-            }
+            secrets if secrets.is_empty() => asked.protected("answered without the secret values"),
             secrets => {
-                let seen =
-                    format!("{} returns it with {}, which the policy compat conceals", who(answer), secrets.join(", "));
-                (Verdict::Unprotected, seen, Some(CONCEAL))
+                let (who, secrets) = (who(answer), secrets.join(", "));
+                asked.unprotected(format!("{who} returns it with {secrets}, which the policy compat conceals"), CONCEAL)
             }
         },
         Ok(answer) if is_refusal(answer) && !is_ours(answer) && is_always_concealed(&exchange.request) => {
             let seen = format!("{}: {} was asked, and does not have it", answer.status.as_u16(), who(answer));
-            (Verdict::Unprotected, seen, Some(PASSED_ON))
+            asked.unprotected(seen, PASSED_ON)
         }
-        Ok(answer) => refused(answer),
-        Err(error) => silence(error),
-    };
-    finding("concealed", exchange, verdict, seen, advice)
+        Ok(answer) => asked.refused(answer),
+        Err(error) => asked.silent(error),
+    }
 }
 
 /// The names in a recursive read of attributes that the policy `compat` conceals.
@@ -65,21 +62,20 @@ fn secrets_in(attributes: &[u8]) -> Vec<String> {
 /// Whether pods get the node's identity tokens. Tokens of the pod's own account are fine: with workload identity, the proxy
 /// itself answers requests for the aliases of the pod's own account, and forwards those for the node's.
 pub(in crate::check) fn identity(exchange: &Exchange, aliases: &Exchange) -> Finding {
+    let asked = Asked("identity", exchange);
     let is_own = aliases.outcome.as_ref().is_ok_and(|answer| answer.status.is_success() && is_ours(answer));
-    let (verdict, seen, advice) = match &exchange.outcome {
+    match &exchange.outcome {
         Ok(answer) if answer.status.is_success() && is_ours(answer) && is_own => {
-            (Verdict::Protected, "the proxy issues one of the pod's own account, and not the node's".to_owned(), None)
+            asked.protected("the proxy issues one of the pod's own account, and not the node's")
         }
-        Ok(answer) if answer.status.is_success() => {
-            let seen = format!("{} issues an identity token of the node", who(answer));
-            let advice = "check that the proxy answers here (the first line); if its policy allows identity tokens, \
-                          every pod can impersonate this node: conceal them unless that is intended";
-            (Verdict::Unprotected, seen, Some(advice))
-        }
-        Ok(answer) => refused(answer),
-        Err(error) => silence(error),
-    };
-    finding("identity", exchange, verdict, seen, advice)
+        Ok(answer) if answer.status.is_success() => asked.unprotected(
+            format!("{} issues an identity token of the node", who(answer)),
+            "check that the proxy answers here (the first line); if its policy allows identity tokens, every pod can \
+             impersonate this node: conceal them unless that is intended",
+        ),
+        Ok(answer) => asked.refused(answer),
+        Err(error) => asked.silent(error),
+    }
 }
 
 #[cfg(test)]
@@ -87,6 +83,7 @@ mod tests {
     use strum::VariantNames;
 
     use super::super::answer::samples::{OURS, REAL, exchange, failed};
+    use super::super::verdict::Verdict;
     use super::*;
     use crate::check::SECRETS;
     use protocol::metadata::{MetadataPath, Query, Request};

@@ -3,9 +3,9 @@
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 
-use super::answer::{finding, is_ours, silence, who};
+use super::answer::{Asked, is_ours, who};
 use super::verdict::{Finding, Verdict};
-use crate::check::probe::Exchange;
+use crate::check::probe::{Exchange, Response};
 use redirect::{METADATA_V4, METADATA_V6};
 
 const INSTALL: &str = "run 'gce-metadata-proxy redirect check' in the container 'redirect' of this node's proxy: it says which rules \
@@ -17,36 +17,38 @@ const CLOSE: &str = "if the redirect leaves it open on purpose, let this check k
                      network bypasses the rules, and a network policy must block this";
 const BLOCK: &str = "no rule of this node sees the packets of this interface: its network must not lead to the metadata server, or pods \
                      must not have it";
+const ALLOWED: &str = "it is open, as --redirect-allow says";
 
 pub(in crate::check) fn proxied(exchange: &Exchange) -> Finding {
-    let (verdict, seen, advice) = match &exchange.outcome {
-        Ok(answer) if is_ours(answer) => (Verdict::Protected, "the proxy answers".to_owned(), None),
-        Ok(answer) => (Verdict::Unprotected, format!("answered by {}, not by the proxy", who(answer)), Some(INSTALL)),
-        Err(error) => silence(error),
-    };
-    finding("proxied", exchange, verdict, seen, advice)
+    let asked = Asked("proxied", exchange);
+    match &exchange.outcome {
+        Ok(answer) if is_ours(answer) => asked.protected("the proxy answers"),
+        Ok(answer) => asked.unprotected(by_another(answer), INSTALL),
+        Err(error) => asked.silent(error),
+    }
+}
+
+fn by_another(answer: &Response) -> String {
+    format!("answered by {}, not by the proxy", who(answer))
 }
 
 /// The server's address of an IP version that this pod can use beside the first. It may be blocked: then programs use the first.
 pub(in crate::check) fn other_address(exchange: &Exchange, is_allowed: bool) -> Finding {
+    let asked = Asked("proxied", exchange);
     match &exchange.outcome {
-        Err(error) => finding("proxied", exchange, Verdict::Protected, format!("it is closed: {error}"), None),
-        Ok(answer) if is_allowed && !is_ours(answer) => {
-            finding("proxied", exchange, Verdict::Allowed, "it is open, as --redirect-allow says".to_owned(), None)
-        }
+        Err(error) => asked.protected(format!("it is closed: {error}")),
+        Ok(answer) if is_allowed && !is_ours(answer) => asked.found(Verdict::Allowed, ALLOWED),
         Ok(_) => proxied(exchange),
     }
 }
 
 /// The server through another interface of this pod, which may lead nowhere.
 pub(in crate::check) fn other_interface(exchange: &Exchange) -> Finding {
+    let asked = Asked("proxied", exchange);
     match &exchange.outcome {
-        Err(error) => finding("proxied", exchange, Verdict::Protected, format!("it is closed: {error}"), None),
+        Err(error) => asked.protected(format!("it is closed: {error}")),
         Ok(answer) if is_ours(answer) => proxied(exchange),
-        Ok(answer) => {
-            let seen = format!("answered by {}, not by the proxy", who(answer));
-            finding("proxied", exchange, Verdict::Unprotected, seen, Some(BLOCK))
-        }
+        Ok(answer) => asked.unprotected(by_another(answer), BLOCK),
     }
 }
 
@@ -70,7 +72,7 @@ pub(in crate::check) fn way_round(addr: SocketAddr, error: Option<&io::Error>, i
     let found = |verdict, seen| Finding::new("way_round", verdict, format!("connect to {addr}"), seen);
     match error {
         Some(error) => found(Verdict::Protected, &*format!("it is closed: {error}")),
-        None if is_allowed => found(Verdict::Allowed, "it is open, as --redirect-allow says"),
+        None if is_allowed => found(Verdict::Allowed, ALLOWED),
         None => found(Verdict::Unprotected, "it is open").advising(CLOSE),
     }
 }

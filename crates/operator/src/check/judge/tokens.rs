@@ -5,8 +5,8 @@ use std::time::Duration;
 use http::StatusCode;
 use serde::Deserialize;
 
-use super::answer::{FAILING, finding, is_ours, sentence, silence, who};
-use super::verdict::{Finding, Verdict};
+use super::answer::{Asked, FAILING, is_ours, sentence, who};
+use super::verdict::Finding;
 use crate::check::probe::Exchange;
 use proxy::failure::OWN_TOKEN;
 
@@ -21,54 +21,49 @@ pub(in crate::check) fn token(exchange: &Exchange) -> Finding {
     struct Token {
         expires_in: u64,
     }
-    let (verdict, seen, advice) = match &exchange.outcome {
+    let asked = Asked("token", exchange);
+    match &exchange.outcome {
         Ok(answer) if answer.status == StatusCode::NOT_FOUND => {
-            (Verdict::Protected, "404: this machine has no service account".to_owned(), None)
+            asked.protected("404: this machine has no service account")
         }
         Ok(answer) if answer.status.is_success() => match serde_json::from_slice::<Token>(&answer.body) {
-            Ok(Token { expires_in }) if exchange.took > SLOW_TOKEN_TIME => {
-                let advice = "check the upstream latency in the proxy's /metrics: the metadata server is slow or refuses requests";
-                (Verdict::Trouble, format!("slow: a token for {expires_in} s"), Some(advice))
-            }
-            Ok(Token { expires_in }) => (Verdict::Protected, format!("a token for {expires_in} s"), None),
-            Err(_) => {
-                let seen = format!("{} answers with something that is not a token", who(answer));
-                (Verdict::Trouble, seen, Some("check who answers at this address (the first line)"))
-            }
+            Ok(Token { expires_in }) if exchange.took > SLOW_TOKEN_TIME => asked.trouble(
+                format!("slow: a token for {expires_in} s"),
+                "check the upstream latency in the proxy's /metrics: the metadata server is slow or refuses requests",
+            ),
+            Ok(Token { expires_in }) => asked.protected(format!("a token for {expires_in} s")),
+            Err(_) => asked.trouble(
+                format!("{} answers with something that is not a token", who(answer)),
+                "check who answers at this address (the first line)",
+            ),
         },
         Ok(answer) => {
             let seen = format!("no token: {} from {}", answer.status.as_u16(), who(answer));
-            match sentence(answer) {
-                None => (Verdict::Trouble, seen, Some(FAILING)),
-                Some(why) => {
-                    let is_own = answer.status == StatusCode::FORBIDDEN || why.starts_with(OWN_TOKEN);
-                    let advice = if is_own { NO_OWN_TOKEN } else { FAILING };
-                    (Verdict::Trouble, format!("{seen}: {why}"), Some(advice))
-                }
-            }
+            let Some(why) = sentence(answer) else { return asked.trouble(seen, FAILING) };
+            let is_own = answer.status == StatusCode::FORBIDDEN || why.starts_with(OWN_TOKEN);
+            asked.trouble(format!("{seen}: {why}"), if is_own { NO_OWN_TOKEN } else { FAILING })
         }
-        Err(error) => silence(error),
-    };
-    finding("token", exchange, verdict, seen, advice)
+        Err(error) => asked.silent(error),
+    }
 }
 
 /// Judges a token request by POST. Only clients with an agent certificate request tokens this way.
 pub(in crate::check) fn bound_token(exchange: &Exchange) -> Finding {
-    let (verdict, seen, advice) = match &exchange.outcome {
-        Ok(answer) if answer.status == StatusCode::NOT_FOUND && is_ours(answer) => {
-            let seen = "404: no token is bound to a certificate here; pods with an agent certificate set \
-                        GOOGLE_API_ENABLE_RUNTIME_BOUND_TOKEN=false";
-            (Verdict::Protected, seen.to_owned(), None)
-        }
-        Ok(answer) => (Verdict::Protected, format!("{} from {}", answer.status.as_u16(), who(answer)), None),
-        Err(error) => silence(error),
-    };
-    finding("bound_token", exchange, verdict, seen, advice)
+    let asked = Asked("bound_token", exchange);
+    match &exchange.outcome {
+        Ok(answer) if answer.status == StatusCode::NOT_FOUND && is_ours(answer) => asked.protected(
+            "404: no token is bound to a certificate here; pods with an agent certificate set \
+             GOOGLE_API_ENABLE_RUNTIME_BOUND_TOKEN=false",
+        ),
+        Ok(answer) => asked.protected(format!("{} from {}", answer.status.as_u16(), who(answer))),
+        Err(error) => asked.silent(error),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::answer::samples::{OURS, REAL, exchange, failed};
+    use super::super::verdict::Verdict;
     use super::*;
 
     #[test]
