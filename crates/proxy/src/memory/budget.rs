@@ -15,7 +15,7 @@ pub const UNREAD_BYTES: usize = 14 * 1024;
 /// Memory of the idle process, in bytes: binary, runtime, metrics and policy.
 const IDLE_PROCESS_BYTES: usize = 11 * MIB / 2;
 
-/// Maximum number of clients that are sent a large piece of a response at once.
+/// Maximum number of large pieces of responses that are on their way to clients at once.
 pub const MAX_LARGE_WRITES: usize = 4;
 
 /// Kernel memory for such a piece, in bytes.

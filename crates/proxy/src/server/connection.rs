@@ -150,7 +150,7 @@ impl<I: Socket, N: NewStack> Connection<I, N> {
             })
             .await;
             let parts = http.into_parts();
-            // The client's large write, if it has one, ends after the socket: locals are dropped in reverse order.
+            // A large write ends after its socket is closed: locals are dropped in reverse order.
             let (_large, mut io, mut inbox) = parts.io.into_inner().into_parts();
             if matches!(ended, Ended::Due(Due::Park)) {
                 // A parked connection is not charged for what the kernel has of its responses.

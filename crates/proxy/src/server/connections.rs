@@ -200,7 +200,7 @@ impl Connections {
         found
     }
 
-    /// Gives every connection whose client has read its turn, so that the next search knows. A process that is short of processor
+    /// Gives a turn to each connection whose client has read, so that the next search knows. A process that is short of processor
     /// time may not have looked for long.
     fn look_soon(self: &Arc<Self>) {
         if self.looks.swap(true, Relaxed) {

@@ -13,7 +13,7 @@ use smallvec::SmallVec;
 use crate::memory::MAX_LARGE_WRITES;
 use crate::shares::Client;
 
-/// The clients that have a large piece, once for each.
+/// The clients of the large pieces that are on their way, one entry for each piece.
 #[derive(Debug, Default)]
 pub(super) struct LargeWrites(Mutex<SmallVec<[Client; MAX_LARGE_WRITES]>>);
 
