@@ -9,7 +9,7 @@
 //! contenders; [`tools`] runs the load tools and parses their reports; [`table`], [`plot`] and [`report`]
 //! produce the output.
 //!
-//! Everything uses loopback addresses and ports picked by the system. Every process started here ends with this
+//! Everything uses loopback addresses, in a network of its own, and ports picked by the system. Every process started here ends with this
 //! one.
 
 #![expect(unreachable_pub, reason = "modules of a program have no outside")]
@@ -30,6 +30,7 @@ mod table;
 mod tools;
 
 use std::io;
+use std::os::unix::process::CommandExt;
 use std::process::ExitCode;
 
 use mock::Mock;
@@ -49,6 +50,9 @@ use scenarios::{Scenario, Step};
 /// The argument with which this program runs as its own peer.
 const HYPER: &str = "hyper-server";
 
+/// The argument with which this program runs in a [network of its own](own_network).
+const INSIDE: &str = "--inside";
+
 /// A scenario that reads the proxy's own histograms and is a separate bench, by both names.
 const FILTER_LATENCY: (&str, &str) = ("seed-filter-latency", "seed_filter_latency");
 
@@ -60,7 +64,8 @@ async fn main() -> ExitCode {
         return exit(serve_hyper(addr, body).await);
     }
     let quick = args.iter().any(|arg| arg == "--quick");
-    let wanted: Vec<&String> = args.iter().filter(|arg| *arg != "--quick").collect();
+    let is_inside = args.iter().any(|arg| arg == INSIDE);
+    let wanted: Vec<&String> = args.iter().filter(|arg| *arg != "--quick" && *arg != INSIDE).collect();
     if let [name] = wanted[..]
         && name == FILTER_LATENCY.0
     {
@@ -79,7 +84,7 @@ async fn main() -> ExitCode {
     };
     // In any case, all started processes end with the future that started them.
     tokio::select! {
-        outcome = measure(&chosen, quick) => exit(outcome),
+        outcome = measure(&chosen, quick, is_inside) => exit(outcome),
         _ = signals.next() => exit(Err(io::ErrorKind::Interrupted.into())),
     }
 }
@@ -124,9 +129,28 @@ async fn serve_hyper(addr: &str, body: &str) -> io::Result<()> {
     hyper_server::serve(addr, std::fs::read(body)?.into()).await
 }
 
-async fn measure(chosen: &[Scenario], quick: bool) -> io::Result<()> {
+/// Continues in a network of its own, whose segments are a pod's. On the machine's loopback a peer sends 64 KiB in one, where the proxy
+/// keeps to a packet of the network that it is made for. Returns only if there is none.
+fn own_network() -> io::Error {
+    let enter = r#"ip link set lo mtu 1460 up && exec "$0" "$@""#;
+    let shell = ["--net", "sh", "-c"];
+    let can_enter = std::process::Command::new("unshare").args(shell).arg("ip link show lo").output();
+    match (can_enter, std::env::current_exe()) {
+        (Ok(can), Ok(this)) if can.status.success() => {
+            let args = std::env::args().skip(1).chain([INSIDE.to_owned()]);
+            std::process::Command::new("unshare").args(shell).arg(enter).arg(this).args(args).exec()
+        }
+        (Ok(cannot), Ok(_)) => io::Error::other(String::from_utf8_lossy(&cannot.stderr).trim().to_owned()),
+        (Err(error), _) | (_, Err(error)) => error,
+    }
+}
+
+async fn measure(chosen: &[Scenario], quick: bool, is_inside: bool) -> io::Result<()> {
     gce_metadata_proxy::app::allow_files(u64::MAX)?;
     let binary = peers::build().await?;
+    if !is_inside {
+        eprintln!("no network can be made ({}): peers send larger segments than a pod's", own_network());
+    }
     let machine = Machine::look(&binary).await;
     Cores::Load.enter()?;
     let dir = process::target().join("load");
