@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use crate::closed::fails;
 use crate::namespace::Namespace;
 use crate::process::Process;
 use crate::refusing::{Picky, after};
@@ -210,6 +211,15 @@ fn loopback_stays_guarded_until_it_is_closed() {
             assert_eq!(attack(), 0, "{tool}: {command}");
             succeeds(&redirect(&world.node, &format!("check --tool {tool}")));
         }
+        let unread = if tool == "nft" {
+            Picky::of("nft", &["list table inet"])
+        } else {
+            // The table of the guard.
+            Picky::of("iptables-save", &["-t filter"])
+        };
+        let unreadable = format!("export {}; {READ_ONLY}", unread.first());
+        fails(&after(&world.node, &unreadable, "remove"), &["rules of a redirect may remain"]);
+        assert_eq!(attack(), 0, "{tool}: rules that cannot be read may guard it");
         let removed = after(&world.node, READ_ONLY, "remove");
         succeeds(&removed);
         assert!(removed.stderr.contains("route_localnet") || removed.stdout.contains("route_localnet"), "{removed:?}");

@@ -21,6 +21,7 @@ pub const TESTS: &[Test] = tests![
     the_other_tool_closes_pods,
     a_sidecar_that_cannot_redirect_closes_its_pod,
     where_nothing_can_be_installed_it_says_that_pods_are_open,
+    what_a_tool_keeps_the_others_do_not,
 ];
 
 /// A folder with an `nft`, or another tool, that refuses rules with any of these words.
@@ -184,4 +185,38 @@ fn where_nothing_can_be_installed_it_says_that_pods_are_open() {
     symlink(real("nft"), picky.0.join("nft")).expect("a link");
     keeper.line("redirect installed");
     assert_eq!(redirect(&world.node, "check").code, Some(0));
+}
+
+/// Rules that one tool, or one IP version's, does not remove. Pods may be sent to the addresses meanwhile.
+fn what_a_tool_keeps_the_others_do_not() {
+    const OF_IPTABLES: &str = "-A GCE-METADATA-PROXY-REDIRECT ";
+    const OF_NFT: &str = "table inet gce_metadata_proxy";
+    for (refusing, refused, kept, gone) in [
+        ("nft", "delete table", OF_NFT, OF_IPTABLES),
+        ("iptables-restore", "COMMIT", "-d 169.254.169.254/32 ", "-d fd20:ce::254/128 "),
+    ] {
+        let world = World::new();
+        succeeds(&redirect(&world.node, "install --tool iptables"));
+        if refusing == "nft" {
+            // As an installation by the other tool leaves them that nothing removed.
+            world.node.sh(&format!("{BINARY} redirect install --dry-run --tool nft | nft -f -"));
+        }
+        let before = World::state_of(&world.node);
+        assert!(before.contains(kept) && before.contains(gone), "{before}");
+
+        let picky = Picky::of(refusing, &[refused]);
+        let failed = ["rules of a redirect may remain", "not in this kernel", "'redirect remove' again"];
+        fails(&after(&world.node, &picky.first(), "remove"), &failed);
+        let state = World::state_of(&world.node);
+        assert!(state.contains(kept), "{refusing} removed it");
+        assert!(!state.contains(gone), "{refusing} held up the others: {state}");
+        assert!(state.contains("169.254.169.252/32") && state.contains("fd20:ce::252/128"), "{state}");
+
+        succeeds(&redirect(&world.node, "remove"));
+        let state = World::state_of(&world.node);
+        for left in [OF_IPTABLES, OF_NFT, "169.254.169.252/32", "fd20:ce::252/128"] {
+            assert!(!state.contains(left), "{left}: {state}");
+        }
+        is_open(&world.pods[0], SERVER);
+    }
 }

@@ -94,10 +94,14 @@ pub(super) fn remove() -> io::Result<()> {
     remove_except(&[])
 }
 
-/// Removes the addresses that the redirect added, except `kept`.
+/// Removes the addresses that the redirect added, except `kept`. Returns the first error.
 pub(super) fn remove_except(kept: &[IpAddr]) -> io::Result<()> {
     let ours = list()?.into_iter().filter(|address| address.is_ours() && !kept.contains(&address.ip));
-    ours.map(|address| address.ip).try_for_each(|ip| change(RTM_DELADDR, 0, ip))
+    let mut outcome = Ok(());
+    for address in ours {
+        outcome = outcome.and(change(RTM_DELADDR, 0, address.ip));
+    }
+    outcome
 }
 
 fn change(kind: u16, flags: u16, ip: IpAddr) -> io::Result<()> {

@@ -5,6 +5,8 @@
 use std::io;
 use std::net::IpAddr;
 
+use super::process::TIMEOUT;
+
 /// Reason why the rules could not be read or changed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -40,6 +42,9 @@ pub enum Error {
     /// The tool is there, and may work the next time.
     #[error("{tool} is installed, but fails now: {said}")]
     Busy { tool: &'static str, said: String },
+    /// The tool is there, and would hold up another attempt for as long.
+    #[error("{tool} is installed, but fails now: no response within {} s", TIMEOUT.as_secs())]
+    Silent { tool: &'static str },
     #[error(
         "{tool} has no table {table} on this node ({said}). Load its module on the node, such as ip6table_{table} or \
          iptable_{table}, use nft (--tool nft), or turn IPv6 off on a node without it"
@@ -89,7 +94,20 @@ pub enum Error {
          (Helm: redirect.addresses)"
     )]
     NoAddress { addr: IpAddr, error: io::Error },
+    /// A tool's rules cannot be removed.
+    #[error(
+        "rules of a redirect may remain: {0}. The proxy's addresses stay on the interface lo until they are gone, since pods may be sent \
+         there. Run 'redirect remove' again"
+    )]
+    Remain(String),
     /// The addresses cannot be removed.
     #[error("the proxy's addresses cannot be taken away from the interface lo: {0}")]
     Addresses(io::Error),
+}
+
+impl Error {
+    /// Whether a tool that is there fails now, and may work the next time.
+    pub(super) fn is_passing(&self) -> bool {
+        matches!(self, Self::Busy { .. } | Self::Silent { .. })
+    }
 }

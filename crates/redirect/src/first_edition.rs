@@ -36,7 +36,17 @@ const TO_LOOPBACK: [&str; 2] = ["dnat ip to 127.", "--to-destination 127."];
 
 /// Whether the rules have to guard loopback: the sysctl is on, and one of these tools has the first edition's mark.
 pub(super) async fn needs_guard(tools: &[Tool]) -> bool {
-    fs::read_to_string(SYSCTL).is_ok_and(|value| value.trim() == "1") && is_any(tools, &MARKS).await
+    is_loopback_routed() && is_any(tools, &MARKS).await
+}
+
+/// Whether the sysctl is on.
+pub(super) fn is_loopback_routed() -> bool {
+    fs::read_to_string(SYSCTL).is_ok_and(|value| value.trim() == "1")
+}
+
+/// Whether these rules of ours have the first edition's mark.
+pub(super) fn is_marked(listing: &str) -> bool {
+    MARKS.iter().any(|mark| listing.contains(mark))
 }
 
 /// Turns the sysctl off. Returns whether that succeeded: `/proc/sys` is read-only in containers.

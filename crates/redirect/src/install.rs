@@ -189,7 +189,7 @@ impl Redirect {
 
 /// Whether a tool refused the rules, or a table for them, or failed.
 fn is_refusal(error: &Error) -> bool {
-    matches!(error, Error::Tool { .. } | Error::Busy { .. } | Error::NoTable { .. })
+    error.is_passing() || matches!(error, Error::Tool { .. } | Error::NoTable { .. })
 }
 
 fn warn_unbounded(error: &Error) {

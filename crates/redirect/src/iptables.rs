@@ -57,12 +57,12 @@ pub(super) async fn probe() -> Result<(), Error> {
 }
 
 pub(super) async fn install(plan: &Plan) -> Result<(), Error> {
-    change(&[], Some(plan)).await
+    change(&[], plan).await
 }
 
 /// Lets the tools check the rules, without installing them.
 pub(super) async fn try_out(plan: &Plan) -> Result<(), Error> {
-    change(&["--test"], Some(plan)).await
+    change(&["--test"], plan).await
 }
 
 /// Adds chains to what is there, until the next installation.
@@ -73,18 +73,29 @@ pub(super) async fn add(plan: &Plan) -> Result<(), Error> {
     Ok(())
 }
 
+/// Removes the rules of each family, also if another's cannot be removed. Returns the first error.
 pub(super) async fn remove() -> Result<(), Error> {
-    change(&[], None).await
+    let mut outcome = Ok(());
+    for family in Family::all() {
+        outcome = outcome.and(replace(family, &[], None).await);
+    }
+    outcome
 }
 
-async fn change(flags: &[&str], plan: Option<&Plan>) -> Result<(), Error> {
+async fn change(flags: &[&str], plan: &Plan) -> Result<(), Error> {
     for family in Family::all() {
-        let text = ruleset(family, plan, &saved(family).await?);
-        if let Err(error) = restore(family, flags, &text).await {
-            return Err(without_table(family, &text).await.unwrap_or(error));
-        }
+        replace(family, flags, Some(plan)).await?;
     }
     Ok(())
+}
+
+/// Replaces our rules by those of the plan, if any.
+async fn replace(family: Family, flags: &[&str], plan: Option<&Plan>) -> Result<(), Error> {
+    let text = ruleset(family, plan, &saved(family).await?);
+    match restore(family, flags, &text).await {
+        Err(error) => Err(without_table(family, &text).await.unwrap_or(error)),
+        Ok(()) => Ok(()),
+    }
 }
 
 /// Compares the installed rules with a plan.

@@ -96,6 +96,7 @@ mod plan;
 mod privileges;
 mod process;
 mod rate;
+mod removing;
 mod rule;
 mod settings;
 mod spoofing;
@@ -112,6 +113,7 @@ pub use error::Error;
 pub use install::{Installed, InstalledRedirect};
 pub use keeper::{CHECK_INTERVAL, Keeper, Metrics, Standing};
 pub use rate::Rate;
+pub use removing::remove;
 pub use settings::{Mode, Opened, Routes, Settings};
 pub use spoofing::DropSpoofed;
 pub use state::State;
@@ -333,36 +335,6 @@ impl Redirect {
         let plans = plans.into_iter().map(|plan| plan.sharing(&self.shared()));
         plans.map(|plan| if is_loopback_guarded { plan.guarding_loopback() } else { plan }).collect()
     }
-}
-
-/// Removes all redirects, regardless of the tool and settings they were installed with, and the addresses that they added.
-/// Returns the tools used, each with whether it had rules of a redirect.
-pub async fn remove() -> Result<Vec<(Tool, bool)>, Error> {
-    privileges::check()?;
-    let mut used = Vec::new();
-    for tool in [Tool::Nft, Tool::Iptables] {
-        if let Some(tool) = tool.if_usable().await? {
-            let had_any = !matches!(tool.listing().await, Ok(None));
-            // Routing to loopback must stop before the rules that guard it are removed.
-            if first_edition::needs_guard(&[tool]).await && !first_edition::stop_routing_loopback() {
-                first_edition::say_that_loopback_stays_guarded();
-                tool.install(&Plan::loopback_alone()).await?;
-            } else {
-                tool.remove().await?;
-            }
-            used.push((tool, had_any));
-        }
-    }
-    if used.is_empty() {
-        return Err(Error::NoTool);
-    }
-    // nft's rules would send pods to an address that is gone.
-    let may_be_unseen = !used.iter().any(|(tool, had_any)| *tool == Tool::Nft || *had_any);
-    if may_be_unseen && addresses::has_any().map_err(Error::Addresses)? {
-        return Err(Error::Unseen);
-    }
-    addresses::remove().map_err(Error::Addresses)?;
-    Ok(used)
 }
 
 #[cfg(test)]

@@ -15,7 +15,7 @@ use super::Error;
 
 /// Timeout of a tool. Tools wait for each other's locks and for the kernel's, which took 5 s on a machine that was busy with
 /// the removal of namespaces.
-const TIMEOUT: Duration = Duration::from_secs(30);
+pub(super) const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Words of tools about what passes: other programs change rules, or something is used up. Tools have glibc's words for that.
 const PASSING: [&str; 6] = [
@@ -48,10 +48,7 @@ pub(super) async fn run(tool: &'static str, args: &[&str], input: &str) -> Resul
         drop(stdin);
         child.wait_with_output().await
     };
-    let output = timeout(TIMEOUT, talk)
-        .await
-        .map_err(|_| Error::Busy { tool, said: format!("no response within {} s", TIMEOUT.as_secs()) })?
-        .map_err(failed)?;
+    let output = timeout(TIMEOUT, talk).await.map_err(|_| Error::Silent { tool })?.map_err(failed)?;
     if output.status.success() {
         return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
     }

@@ -51,7 +51,7 @@ impl Tool {
             };
             match probed {
                 Ok(()) => has_worked.store(true, Relaxed),
-                Err(busy @ Error::Busy { .. }) => return Err(busy),
+                Err(error) if error.is_passing() => return Err(error),
                 Err(_) => return Ok(None),
             }
         }
