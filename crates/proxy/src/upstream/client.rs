@@ -53,28 +53,44 @@ const HANGING_MARGIN: Duration = Duration::from_secs(5);
 #[derive(Debug, Clone)]
 pub struct UpstreamClient {
     target: Arc<Target>,
-    pool: Arc<Pool>,
-    health: Arc<Health>,
+    server: Arc<Server>,
     room: Arc<Room>,
     metrics: Arc<UpstreamMetrics>,
+}
+
+/// What is known of the server from exchanges with it.
+#[derive(Debug)]
+pub(super) struct Server {
+    pool: Arc<Pool>,
+    health: Arc<Health>,
+}
+
+impl Server {
+    /// A request was given up, to which nothing has arrived for so long that its peer may be gone, as after a live migration.
+    pub(super) fn given_up(&self, after: Duration) {
+        let millis = after.as_millis();
+        self.health.failed(&format_args!("it had not answered after {millis} ms, when the request was given up"));
+        self.pool.clear();
+    }
 }
 
 impl UpstreamClient {
     /// Creates a client that connects on the first request. Buffered responses are charged to `room`.
     pub fn new(target: Target, health: Arc<Health>, room: Arc<Room>, metrics: Arc<UpstreamMetrics>) -> Self {
-        Self { target: Arc::new(target), pool: Arc::default(), health, room, metrics }
+        let server = Arc::new(Server { pool: Arc::default(), health });
+        Self { target: Arc::new(target), server, room, metrics }
     }
 
     /// Sends a request and returns the response, whose body is buffered, or streamed if it is too large.
     pub(super) async fn send(&self, request: &mut Outgoing) -> Result<Response<Body>, Failure> {
-        let awaited_from = (request.kind == RequestKind::Ordinary).then(|| Arc::clone(&self.health));
+        let awaited_from = (request.kind == RequestKind::Ordinary).then(|| Arc::clone(&self.server));
         let mut timer = ExchangeTimer::start(Arc::clone(&self.metrics.latency), request.endpoint, awaited_from);
         let answer = self.within(request, &mut timer).await;
         match &answer {
-            Ok(answer) => self.health.answered(answer.status()),
+            Ok(answer) => self.server.health.answered(answer.status()),
             // A pod can cause it: the server repeats a query in `Location`.
             Err(Failure::HeadTooLarge) => {}
-            Err(failure) => self.health.failed(failure),
+            Err(failure) => self.server.health.failed(failure),
         }
         let outcome = answer.as_ref().map_or_else(Failure::label, |answer| outcome_of(answer.status()).label());
         self.metrics.count(outcome);
@@ -110,7 +126,7 @@ impl UpstreamClient {
                 let outcome = bounded(UPSTREAM_TIMEOUT, answered).await;
                 if matches!(outcome, Err(Failure::TimedOut(_))) {
                     // If its peer is gone, as after a live migration, so are those of the others.
-                    self.pool.clear();
+                    self.server.pool.clear();
                 }
                 outcome
             }
@@ -138,7 +154,7 @@ impl UpstreamClient {
     async fn exchange(&self, request: &mut Outgoing, timer: &mut ExchangeTimer) -> Result<Response<Incoming>, Failure> {
         let mut was_pooled = false;
         loop {
-            let pooled = if was_pooled { None } else { self.pool.take() };
+            let pooled = if was_pooled { None } else { self.server.pool.take() };
             was_pooled = pooled.is_some();
             let lease = match pooled {
                 Some(lease) => lease,
@@ -160,7 +176,7 @@ impl UpstreamClient {
         let stream = bounded(UPSTREAM_TIMEOUT, connecting).await?;
         // Each request is one small write; Nagle's algorithm would only delay it.
         stream.set_nodelay(true).map_err(failed)?;
-        Ok(self.pool.lease(Connection::new(stream)))
+        Ok(self.server.pool.lease(Connection::new(stream)))
     }
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use http::StatusCode;
 use tokio::time::Instant;
 
-use super::Health;
+use super::client::Server;
 use telemetry::latency::{EndpointClass, Latency, UpstreamOutcome};
 
 /// Time without a response after which a request that is abandoned is a failure of the server. Clients that leave do so
@@ -21,7 +21,7 @@ pub(super) struct ExchangeTimer {
     latency: Arc<Latency>,
     /// Told if the request is abandoned after [`TOO_LONG`]. `None` once something of the response has arrived, and for a hanging
     /// GET, which may wait for as long as it likes.
-    awaited_from: Option<Arc<Health>>,
+    awaited_from: Option<Arc<Server>>,
     began: Instant,
     endpoint: EndpointClass,
     /// The outcome by the response's status, once it is known.
@@ -32,7 +32,7 @@ pub(super) struct ExchangeTimer {
 
 impl ExchangeTimer {
     /// Starts measuring: the request is being sent. `awaited_from`: the server, if it should respond at once.
-    pub(super) fn start(latency: Arc<Latency>, endpoint: EndpointClass, awaited_from: Option<Arc<Health>>) -> Self {
+    pub(super) fn start(latency: Arc<Latency>, endpoint: EndpointClass, awaited_from: Option<Arc<Server>>) -> Self {
         let (began, outcome) = (Instant::now(), UpstreamOutcome::Abandoned);
         Self { latency, awaited_from, began, endpoint, answered: None, outcome }
     }
@@ -65,14 +65,11 @@ impl Drop for ExchangeTimer {
     fn drop(&mut self) {
         let lasted = self.began.elapsed();
         self.latency.upstream.last_byte.record(self.endpoint, self.outcome, lasted);
-        if let Some(health) = &self.awaited_from
+        if let Some(server) = &self.awaited_from
             && self.outcome == UpstreamOutcome::Abandoned
             && lasted >= TOO_LONG
         {
-            health.failed(&format_args!(
-                "it had not answered after {} ms, when the request was given up",
-                lasted.as_millis()
-            ));
+            server.given_up(lasted);
         }
     }
 }

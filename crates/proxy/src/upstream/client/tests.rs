@@ -61,6 +61,25 @@ async fn a_server_whose_clients_give_up_before_it_answers_has_failed() {
     }
 }
 
+/// Otherwise each client that gives up before the deadline would find another connection of a server that is gone.
+#[tokio::test(start_paused = true)]
+async fn a_request_that_is_given_up_leaves_no_connection_to_the_next() {
+    for (millis, left) in [(799, 1), (800, 0)] {
+        let client = client_of(&TcpListener::bind("127.0.0.1:0").await.expect("a port")).0;
+        let pool = &client.server.pool;
+        let far = [(); 2].map(|()| {
+            let (connection, far) = Connection::pair();
+            pool.lease(connection).finish();
+            far
+        });
+        let mut outgoing = request(RequestKind::Ordinary);
+        let asked = timeout(Duration::from_millis(millis), client.send(&mut outgoing)).await;
+        assert!(asked.is_err(), "nobody answers");
+        assert_eq!(pool.size(), left, "given up after {millis} ms");
+        drop(far);
+    }
+}
+
 /// As under a flood: requests take turns.
 #[tokio::test(start_paused = true)]
 async fn a_server_whose_answer_had_no_turn_has_not_failed() {
