@@ -120,8 +120,9 @@ fn part(principal: Principal, kind: TokenKind, param: Param) -> Part {
     match (kind, param) {
         (TokenKind::Access, Param::Scopes) => Part::Set,
         // Only identity tokens have an audience. object_store (Rust) sends the address of Google's token endpoint.
-        (TokenKind::Identity, Param::Audience | Param::Format | Param::Licenses) => Part::Text,
-        (
+        (TokenKind::Identity, Param::Audience) => Part::Text,
+        (TokenKind::Identity, Param::Format | Param::Licenses)
+        | (
             _,
             Param::BindingEnforcement | Param::BindCertificateFingerprint | Param::EnforceScopes | Param::Transport,
         ) => {
@@ -258,7 +259,13 @@ mod tests {
         for param in Param::ALL.iter().filter(|param| !matches!(param, Param::Alt | Param::Scopes)) {
             assert_eq!(key("token", &format!("{}=1", param.key())), key("token", ""), "{param:?}");
         }
-        for query in ["audience=a&scopes=s", "audience=a&alt=json", "audience=a&alt=text", "audience=a&timeout_sec=1"] {
+        for query in [
+            "audience=a&scopes=s",
+            "audience=a&alt=json",
+            "audience=a&alt=text",
+            "audience=a&timeout_sec=1",
+            "audience=a&format=full&licenses=TRUE",
+        ] {
             assert_eq!(key("identity", query), key("identity", "audience=a"), "{query}");
         }
     }
