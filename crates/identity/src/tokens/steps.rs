@@ -231,9 +231,14 @@ impl Steps {
     async fn issue(&self, ask: &Ask, stage: &Stage, patience: (Instant, &Haste)) -> Result<Arc<Secret>, NoToken> {
         let (steps, asked) = (self.clone(), ask.clone());
         let work = |haste: Haste| async move {
-            let permits = Arc::clone(&steps.stages.permits);
-            let _permit = permits.acquire_owned().await;
-            steps.pace(&asked, &haste)?;
+            // There is only one token that pods request first, so it is not limited.
+            let _permit = if asked.is_default_token() {
+                None
+            } else {
+                let permit = Arc::clone(&steps.stages.permits).acquire_owned().await;
+                steps.pace(&asked, &haste)?;
+                Some(permit)
+            };
             match steps.link.google_account.clone() {
                 Some(account) => steps.impersonate(&account, &asked, &haste).await,
                 None => steps.exchange(&asked.scopes(), asked.bound_to.as_deref(), &haste).await,
@@ -242,11 +247,8 @@ impl Steps {
         stage.get(ask.want(), patience, work).await
     }
 
-    /// Whether Google may get a request now. There is only one token that pods request first, so it is not limited.
+    /// Whether Google may get a request now.
     fn pace(&self, ask: &Ask, haste: &Haste) -> Result<(), Halt> {
-        if *ask == Ask::default_token() {
-            return Ok(());
-        }
         let is_bound = ask.bound_to.is_some();
         let pace = if is_bound { &self.stages.bound_pace } else { &self.stages.pace };
         pace.take(BootTime::now()).map_err(|wait| {

@@ -14,6 +14,7 @@ use std::io;
 
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::task::JoinSet;
 use tokio::time::sleep;
 
 use super::metrics::Step;
@@ -79,6 +80,24 @@ async fn a_workload_that_invents_scopes_leaves_googles_quota_to_others() {
         lab.token(TOKEN).await;
         sleep(Duration::from_secs(5)).await;
         assert!(lab.ask("default/token?scopes=y").await.is_ok());
+    }
+}
+
+/// Only those of an account with a Google account are asked for by scope; the others' is the federated token.
+#[tokio::test(start_paused = true)]
+async fn the_default_token_does_not_wait_for_invented_scopes() {
+    for scopes in [40, 200] {
+        let lab = Arc::new(Lab::new(GOOGLE_ACCOUNT));
+        lab.servers.change(|script| script.delay = Duration::from_millis(300));
+        let asked: JoinSet<()> = (0..scopes)
+            .map(|number| {
+                let lab = Arc::clone(&lab);
+                async move { drop(lab.ask(&format!("default/token?scopes=s{number}")).await) }
+            })
+            .collect();
+        sleep(Duration::from_millis(100)).await;
+        lab.token(TOKEN).await;
+        assert!(!asked.is_empty());
     }
 }
 
