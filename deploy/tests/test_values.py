@@ -41,6 +41,22 @@ class Values(unittest.TestCase):
             ("redirect.addresses={169.254.1.1,169.254.1.2}", "redirect.addresses: 169.254.1.1 and 169.254.1.2 are of one IP version"),
             ("redirect.addresses={fd20:ce::1,fd20:ce::2}", "redirect.addresses: fd20:ce::1 and fd20:ce::2 are of one IP version"),
             ("extraArgs={--reuse-port=false}", "extraArgs: instead of --reuse-port=false set nothing: the chart always has it"),
+            ("extraArgs={--workload-pool=a.svc.id.goog}", "set identity.workloadPool, which the rights and the doctor must know"),
+            ("extraArgs={--cluster-uri=u}", "instead of --cluster-uri=u set identity.clusterUri, which the doctor"),
+            ("extraArgs={--workload-identity-provider=none}", "set identity.workloadIdentityProvider, which the rights"),
+            ("extraArgs={--token-audience=a}", "instead of --token-audience=a set identity.tokenAudience, which the rights"),
+            ("env[0].name=METADATA_PROXY_TOKEN_AUDIENCE", "instead of METADATA_PROXY_TOKEN_AUDIENCE set identity.tokenAudience,"),
+            ("extraArgs={--passthrough=b/c}", "instead of --passthrough=b/c set identity.passthrough, whose list"),
+            ("extraArgs={--prefetch=none}", "instead of --prefetch=none set identity.prefetch"),
+            ("extraArgs={--kubeconfig=/k}", "instead of --kubeconfig=/k set identity.access and identity.kubeconfig"),
+            ("extraArgs={--impersonate-node=false}", "instead of --impersonate-node=false set identity.access"),
+            ("extraArgs={--handover=u}", "instead of --handover=u set nothing: the chart has it"),
+            ("extraArgs={--state-dir=/s}", "instead of --state-dir=/s set nothing: the chart has it"),
+            ("extraArgs={--google-ca=/c}", "instead of --google-ca=/c set METADATA_PROXY_GOOGLE_CA in env, which the doctor"),
+            ("extraArgs={--sts-endpoint=u}", "instead of --sts-endpoint=u set METADATA_PROXY_STS_ENDPOINT in env,"),
+            ("extraArgs={--iam-endpoint=u}", "instead of --iam-endpoint=u set METADATA_PROXY_IAM_ENDPOINT in env,"),
+            ("podMonitor.enabled=true,prometheusRule.enabled=true,podMonitor.interval=61s", "podMonitor.interval=61s is more than 1m,"),
+            ("podMonitor.enabled=true,prometheusRule.enabled=true,podMonitor.interval=1h", "podMonitor.interval=1h is more than 1m,"),
             ("env[0].name=METADATA_PROXY_METRICS_ADDR", "env: instead of METADATA_PROXY_METRICS_ADDR set metricsPort"),
             ("port=989", "port and metricsPort are the same"),
             ("metricsPort=1990,redirect.metricsAddr=0.0.0.0:1990", "redirect.metricsAddr=0.0.0.0:1990 has the port of metricsPort"),
@@ -52,6 +68,10 @@ class Values(unittest.TestCase):
         rendered.helm("--set", "redirect.metricsAddr=127.0.0.1:1990")
         for addr in ["0.0.0.0:1024", "[::]:1990", "0.0.0.0:65535"]:
             rendered.helm("--set", f"redirect.metricsAddr={addr}")
+        rendered.helm("--set", "podMonitor.enabled=true,podMonitor.interval=5m")
+        for interval in ["1m", "60s", "5s", "500ms"]:
+            rendered.helm("--set", f"podMonitor.enabled=true,prometheusRule.enabled=true,podMonitor.interval={interval}")
+        rendered.helm("--set", "env[0].name=METADATA_PROXY_GOOGLE_CA")
         rendered.helm("--set", "canary.metricsPort=1024")
         rendered.helm("--set", "canary.enabled=false,canary.metricsPort=80")
         rendered.helm("--set", "redirect.addresses={169.254.169.25,fd20:ce::2540}")
@@ -69,6 +89,16 @@ class Values(unittest.TestCase):
             with self.subTest(second), self.assertRaisesRegex(AssertionError, re.escape(sentence)):
                 rendered.helm("--values", values, "--set", second)
             rendered.helm("--set", second)
+
+    def test_it_refuses_a_startup_taint_that_the_proxy_does_not_tolerate(self):
+        taint = ["--set", "redirect.startupTaint=t", "--kube-version", "1.30.0"]
+        for tolerations in ["tolerations=null", "tolerations[0].key=a,tolerations[0].operator=Exists", "tolerations[0].operator=Equal"]:
+            with self.subTest(tolerations), self.assertRaisesRegex(AssertionError, "startupTaint=t: tolerations does not tolerate it"):
+                rendered.helm(*taint, "--set", tolerations)
+            rendered.helm("--set", tolerations)
+        second = "tolerations[0].key=a,tolerations[0].operator=Exists,tolerations[1].key=t,tolerations[1].operator=Exists"
+        for tolerations in [second, "tolerations[0].key=t", "tolerations[0].operator=Exists"]:
+            rendered.helm(*taint, "--set", tolerations)
 
     def test_the_removal_has_an_order(self):
         sentence = "redirect.remove=true is the second of two steps.*First upgrade with redirect.enabled=false.*rollout status"

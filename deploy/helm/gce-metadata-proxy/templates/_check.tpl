@@ -16,6 +16,9 @@
 {{- if and .Values.podMonitor.enabled (hasPrefix "127." .Values.redirect.metricsAddr) -}}
 {{- fail (printf "redirect.metricsAddr=%s is on loopback, where Prometheus cannot scrape it, and podMonitor.enabled tells it to: set it to 0.0.0.0 and a port, or leave it empty" .Values.redirect.metricsAddr) -}}
 {{- end -}}
+{{- if and .Values.podMonitor.enabled .Values.prometheusRule.enabled (not (regexMatch "^([1-9]|[1-5][0-9]|60)s$|^1m$|^[0-9]{1,4}ms$" .Values.podMonitor.interval)) -}}
+{{- fail (printf "podMonitor.interval=%s is more than 1m, and the alerts of prometheusRule.enabled look back 2 to 5 minutes: some would never fire, others without a reason; set 60s or less" .Values.podMonitor.interval) -}}
+{{- end -}}
 {{- if hasSuffix (printf ":%d" (int .Values.metricsPort)) .Values.redirect.metricsAddr -}}
 {{- fail (printf "redirect.metricsAddr=%s has the port of metricsPort, where the proxy serves its own pages on the same network" .Values.redirect.metricsAddr) -}}
 {{- end -}}
@@ -43,6 +46,16 @@ given twice is an error at the start. */}}
   "redirect-max-new-connections" "redirect.maxNewConnections, for the container that has the redirect"
   "reuse-port" "nothing: the chart always has it, for updates without a gap"
   "workload-identity" "identity.enabled, which brings the mounts and rights for it"
+  "workload-pool" "identity.workloadPool, which the rights and the doctor must know, too"
+  "cluster-uri" "identity.clusterUri, which the doctor must know, too"
+  "workload-identity-provider" "identity.workloadIdentityProvider, which the rights and the doctor must know, too"
+  "token-audience" "identity.tokenAudience, which the rights and the doctor must know, too"
+  "passthrough" "identity.passthrough, whose list it would replace"
+  "prefetch" "identity.prefetch"
+  "kubeconfig" "identity.access and identity.kubeconfig, which bring the mounts for it"
+  "impersonate-node" "identity.access, which brings the rights for it"
+  "handover" "nothing: the chart has it with identity.enabled"
+  "state-dir" "nothing: the chart has it with identity.enabled"
 -}}
 {{- if .Values.policy.document -}}
 {{- $values = set $values "policy" "policy.document alone, whose `extends` may name a built-in policy; or leave policy.document empty" -}}
@@ -57,6 +70,13 @@ given twice is an error at the start. */}}
 {{- range $.Values.env -}}
 {{- if eq .name $variable -}}
 {{- fail (printf "env: instead of %s set %s" $variable $value) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- range $flag := list "google-ca" "sts-endpoint" "iam-endpoint" -}}
+{{- range $.Values.extraArgs -}}
+{{- if eq (regexReplaceAll "=.*" . "") (printf "--%s" $flag) -}}
+{{- fail (printf "extraArgs: instead of %s set METADATA_PROXY_%s in env, which the doctor has, too" . ($flag | replace "-" "_" | upper)) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
@@ -140,5 +160,14 @@ asked for: a new pod keeps no rules, ready or not. */}}
 {{- fail "redirect.startupTaint needs redirect.enabled, whose container removes the taint; without it new nodes would never take pods" -}}
 {{- else if semverCompare "<1.30.0-0" $version -}}
 {{- fail (printf "redirect.startupTaint needs Kubernetes 1.30 for its admission policy, and this is %s (without a cluster, helm template needs --kube-version)" $version) -}}
+{{- end -}}
+{{- $taint := .Values.redirect.startupTaint -}}
+{{- $isTolerated := false -}}
+{{- range .Values.tolerations -}}
+{{- $key := dig "key" "" . -}}
+{{- $isTolerated = or $isTolerated (eq $key $taint) (and (not $key) (eq (dig "operator" "" .) "Exists")) -}}
+{{- end -}}
+{{- if not $isTolerated -}}
+{{- fail (printf "redirect.startupTaint=%s: tolerations does not tolerate it, so the proxy would never run on a new node, nobody would remove the taint, and no pod could be scheduled there; add {key: %s, operator: Exists}" $taint $taint) -}}
 {{- end -}}
 {{- end }}
