@@ -18,7 +18,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout_at};
 use tokio_util::task::AbortOnDropHandle;
 
-use self::start_error::SUCCESSION;
+use self::start_error::{Lacking, SUCCESSION};
 use crate::config::Config;
 use crate::handover;
 use crate::shared::{Identifying, Shared, State};
@@ -91,8 +91,7 @@ impl App {
         if share {
             doors::want_migration();
         }
-        let is_successor =
-            share && config.identity.is_some() && doors::served(&config).into_iter().any(server::is_taken);
+        let is_successor = share && doors::served(&config).into_iter().any(server::is_taken);
         let doors = if is_successor { Vec::new() } else { doors::open(&config)? };
         let admin = operator::pages::bind(config.metrics_addr, share, "--metrics-addr")?;
         let identity = config.identity.as_ref();
@@ -153,8 +152,10 @@ impl App {
         if kin.is_none() || !doors.is_empty() {
             shared.handover.is_alone();
         }
+        // To the end of the drain as well: requests wait for what the API server says of a pod that has just begun.
+        let mut following = JoinSet::new();
         if let Some(cluster) = cluster {
-            following::follow(cluster, &shared, &mut background);
+            following::follow(cluster, &shared, &mut following, &mut background);
         }
 
         let mut accepting = JoinSet::new();
@@ -216,17 +217,26 @@ fn introduce(config: &Config, policy: &Policy) {
     }
 }
 
-/// Opens doors beside those of another process once the node's pods are known. Until then that process gets all
-/// connections, because it can serve them and this one cannot.
+/// Opens doors beside those of another process once this one knows the node's pods and has what they request first. Until then
+/// that process gets all connections, because it can serve them and this one cannot.
 async fn take_over(shared: &Shared, kin: Option<&Kin>) -> Result<Vec<Vec<Door>>, StartError> {
-    tracing::info!("another process serves pods; serving beside it once the node's pods are known");
+    tracing::info!("another process serves pods; serving beside it once this one is able to");
     let deadline = Instant::now() + SUCCESSION;
     if let Some(identity) = &shared.identity {
         let known = identity.pods().known();
-        timeout_at(deadline, known).await.map_err(|_| StartError::NotAble)?;
+        timeout_at(deadline, known).await.map_err(|_| StartError::NotAble(Lacking::Pods))?;
     }
-    if let Some(kin) = kin {
-        handover::take(kin, shared, deadline).await;
+    let handed = async {
+        if let Some(kin) = kin {
+            handover::take(kin, shared, deadline).await;
+        }
+    };
+    let (warmed, ()) = tokio::join!(timeout_at(deadline, shared.readiness.warmed()), handed);
+    // A server that refuses a value does not fail, and refuses it to the other process, too.
+    if warmed.is_err()
+        && let Some(failure) = shared.upstream.health.failure()
+    {
+        return Err(StartError::NotAble(Lacking::Values(failure)));
     }
     doors::open(&shared.config)
 }

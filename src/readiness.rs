@@ -8,6 +8,7 @@ use std::time::Duration;
 use http::StatusCode;
 use serde::{Deserialize, Serialize};
 use strum::Display;
+use tokio::sync::SetOnce;
 use tokio::time::Instant;
 
 use crate::door_probe::{DoorProbe, DoorTrouble};
@@ -82,7 +83,7 @@ const WARM_START: Duration = Duration::from_secs(10);
 #[derive(Debug, Clone)]
 pub struct Readiness {
     serving: Arc<AtomicBool>,
-    warm: Arc<AtomicBool>,
+    warm: Arc<SetOnce<()>>,
     /// The values that the warmup waits for.
     awaited: Arc<OnceLock<Arc<Leaves>>>,
     began: Instant,
@@ -119,7 +120,13 @@ impl Readiness {
 
     /// Records that the values that pods request first are now known.
     pub fn warm(&self) {
-        self.warm.store(true, Ordering::Relaxed);
+        // The warmup ends once.
+        let _ = self.warm.set(());
+    }
+
+    /// Waits until they are known.
+    pub async fn warmed(&self) {
+        self.warm.wait().await;
     }
 
     /// Whether pods can be identified, if that is configured.
@@ -129,7 +136,7 @@ impl Readiness {
 
     /// The current state.
     pub fn state(&self) -> State {
-        let is_warm = self.warm.load(Ordering::Relaxed);
+        let is_warm = self.warm.initialized();
         let is_late = self.began.elapsed() >= WARM_START;
         if self.drain.has_begun() {
             State::Draining
@@ -164,7 +171,7 @@ impl Readiness {
     pub fn troubles(&self) -> Vec<Trouble> {
         let failure = self.upstream.failure().zip(self.upstream.failing_for());
         let degraded = self.identity.as_ref().and_then(|identity| identity.degraded());
-        let is_cold = !self.warm.load(Ordering::Relaxed);
+        let is_cold = !self.warm.initialized();
         [
             self.door.trouble().map(Trouble::Door),
             failure.map(|(failure, lasts)| Trouble::Upstream { failure, lasts }),

@@ -18,8 +18,13 @@ use identity::{CredentialState, Identity};
 /// Maximum time to wait for the first list of pods before the API server is also queried about rights.
 const MAX_WAIT_FOR_LIST: Duration = Duration::from_secs(5);
 
-/// Starts tasks in this set that follow this node's pods, their accounts, and the rights of the proxy's credential.
-pub(super) fn follow(cluster: Cluster, shared: &Arc<Shared>, background: &mut JoinSet<()>) {
+/// Starts tasks that follow the API server: in `following` those for whose news requests wait, and in `background` the others.
+pub(super) fn follow(
+    cluster: Cluster,
+    shared: &Arc<Shared>,
+    following: &mut JoinSet<()>,
+    background: &mut JoinSet<()>,
+) {
     let Some(identity) = &shared.identity else { return };
     identity.follows(cluster.clone());
     let (pods, workloads) = (Arc::clone(identity.pods()), Arc::clone(identity.workloads()));
@@ -33,7 +38,7 @@ pub(super) fn follow(cluster: Cluster, shared: &Arc<Shared>, background: &mut Jo
     if workloads.federation().is_some() {
         let cluster = cluster.clone();
         let handed = Arc::clone(shared);
-        background.spawn(async move {
+        following.spawn(async move {
             // Otherwise tokens that may be handed over would be requested from the API server and Google.
             handed.handover.settled().await;
             match workloads::follow(cluster, workloads).await {}
@@ -62,7 +67,7 @@ pub(super) fn follow(cluster: Cluster, shared: &Arc<Shared>, background: &mut Jo
         WatchEvent::Failed { error, .. } => watched.watched(Some(error)),
         WatchEvent::Skipped => {}
     };
-    background.spawn(async move { match pods::follow(cluster, pods, on).await {} });
+    following.spawn(async move { match pods::follow(cluster, pods, on).await {} });
 }
 
 /// Checks the rights of the credential, but only after the first list of pods, or after some seconds without one: pods

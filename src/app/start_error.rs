@@ -26,11 +26,11 @@ pub enum StartError {
     Policy(#[from] LoadError),
     /// Another process serves pods here, and this process could not take over.
     #[error(
-        "the API server did not list this node's pods within {} s. Another process serves pods on this address and goes on; \
-         this one ends, to be started again",
+        "{} within {} s. Another process serves pods on this address and goes on; this one ends, to be started again",
+        .0,
         SUCCESSION.as_secs()
     )]
-    NotAble,
+    NotAble(Lacking),
     /// The node's processes cannot be read.
     #[error("--host-proc: {0}")]
     Proc(#[from] ProcError),
@@ -42,7 +42,17 @@ pub enum StartError {
     GoogleCa(#[from] CaError),
 }
 
-/// Maximum time for a process to learn the node's pods while another process serves them.
+/// What a process lacks to serve pods in place of another one.
+#[derive(Debug, thiserror::Error)]
+pub enum Lacking {
+    #[error("the API server did not list this node's pods")]
+    Pods,
+    /// The other process may have tokens that this one cannot get.
+    #[error("the metadata server did not provide the default token and common values ({0})")]
+    Values(String),
+}
+
+/// Maximum time for a process to become able to serve while another process serves pods.
 ///
 /// With host networking both use the same port for operators, and the kernel lets either process answer a probe. So if this
 /// process stayed, its pod could seem ready because of the other process's answers, and the other process would then be

@@ -12,14 +12,17 @@ use tokio::time::Instant;
 use crate::google::world_with_google;
 use crate::kube::{NODE, PodObject, pause};
 use crate::load::Load;
-use crate::pod::Pod;
+use crate::pod::{Pod, Told};
 use crate::rights::eventually;
 use crate::support::needs::{Test, tests};
 use crate::support::switch::is_full_size;
 use crate::tokens::{self, linked_accounts};
 use crate::world::World;
 
-pub const TESTS: &[Test] = tests![a_restart_while_the_api_server_is_away_serves_the_pods_that_were_known,];
+pub const TESTS: &[Test] = tests![
+    a_restart_while_the_api_server_is_away_serves_the_pods_that_were_known,
+    a_pod_that_begins_just_before_its_proxy_ends_is_still_served,
+];
 
 /// These measure time, or have pods that ask all the time.
 pub const ALONE: &[Test] = tests![
@@ -137,6 +140,23 @@ fn a_rolling_update_stands_still_while_the_api_server_is_away() {
 /// Status of `/readyz` of the second proxy. 0 without a response.
 fn other_readyz(world: &World) -> u16 {
     world.node.namespace.curl(&format!("http://{OTHER_PAGES}/readyz")).status
+}
+
+/// In a rolling update, each proxy ends while pods begin on its node.
+fn a_pod_that_begins_just_before_its_proxy_ends_is_still_served() {
+    let (world, mut api) = World::with_account();
+    let mut proxy = world.proxy(&[]);
+    world.watch.hold();
+    let pod = world.pod(&mut api, "pod-0", world.address(0));
+    let asked = pod.spawn(|pod| pod.connect().map(|mut connection| pod.ask(&mut connection)));
+    // It waits for the API server for 2 s.
+    pause(Duration::from_millis(500));
+    let ended = std::thread::spawn(move || proxy.end());
+    pause(Duration::from_millis(500));
+    world.watch.pass();
+    let told = asked.join().expect("no panic");
+    assert!(matches!(told, Some(Told::Itself)), "{told:?}");
+    assert_eq!(ended.join().expect("no panic").code(), Some(0));
 }
 
 fn a_restart_while_the_api_server_is_away_serves_the_pods_that_were_known() {

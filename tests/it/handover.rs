@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
+use mock::Fault;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
@@ -60,12 +61,15 @@ async fn ask_until_closed(addr: SocketAddr, stop: &AtomicBool, answered: &Atomic
     }
 }
 
-/// Starts the binary on this shared address, and waits until it is ready.
+/// Starts the binary on this shared address.
+fn start(addr: &str, upstream: &str) -> Binary {
+    Binary::start(&["--addr", addr, "--metrics-addr=127.0.0.1:0", "--upstream", upstream, "--reuse-port"])
+}
+
+/// The same, and waits until it serves pods. One that is the first may not be warm yet.
 async fn process(addr: &str, upstream: &str) -> (Binary, SocketAddr) {
-    let args = ["--addr", addr, "--metrics-addr=127.0.0.1:0", "--upstream", upstream, "--reuse-port"];
-    let mut binary = Binary::start(&args);
+    let mut binary = start(addr, upstream);
     let addr = Binary::addr_in(&binary.stderr_line("serving pods").await);
-    binary.stderr_line("cache warmed up").await;
     (binary, addr)
 }
 
@@ -74,6 +78,7 @@ async fn a_new_process_takes_over_without_a_failed_request() {
     let mock = upstream().await;
     let upstream = format!("http://{}", mock.addr());
     let (mut old, addr) = process("127.0.0.1:0", &upstream).await;
+    old.stderr_line("cache warmed up").await;
     let load = Load::begin(addr, 20);
     sleep(Duration::from_millis(300)).await;
     let (mut new, _) = process(&addr.to_string(), &upstream).await;
@@ -85,6 +90,33 @@ async fn a_new_process_takes_over_without_a_failed_request() {
     assert!(before > 0 && after > before, "the load went on: {before}, then {after}");
     new.terminate();
     assert_eq!(new.ended().await.code(), Some(0));
+}
+
+/// The old process may have tokens that the new one cannot get. A wrong flag would take them from all nodes.
+#[tokio::test]
+async fn a_new_process_whose_server_does_not_answer_leaves_pods_to_the_old_one() {
+    let mock = upstream().await;
+    let (mut old, addr) = process("127.0.0.1:0", &format!("http://{}", mock.addr())).await;
+    old.stderr_line("cache warmed up").await;
+    let load = Load::begin(addr, 5);
+    // Nothing listens there.
+    let mut new = start(&addr.to_string(), "http://127.0.0.1:1");
+    let line = new.stderr_line("Another process serves pods").await;
+    assert!(line.contains("the metadata server did not provide the default token and common values ("), "{line}");
+    assert_eq!(new.ended().await.code(), Some(1));
+    assert!(load.end().await > 0);
+    old.terminate();
+    assert_eq!(old.ended().await.code(), Some(0));
+}
+
+/// Of a machine without a service account, for instance.
+#[tokio::test]
+async fn a_new_process_whose_server_refuses_a_value_takes_over() {
+    let mock = upstream().await;
+    let upstream = format!("http://{}", mock.addr());
+    let (_old, addr) = process("127.0.0.1:0", &upstream).await;
+    mock.fault_at("/computeMetadata/v1/project/project-id", Fault::Status(403, "Forbidden".to_owned()));
+    process(&addr.to_string(), &upstream).await;
 }
 
 #[tokio::test]
