@@ -12,6 +12,7 @@ use tokio::time::{sleep, timeout};
 use super::{Pod, PodUid, Pods, object};
 use crate::cluster::{Cluster, Event, Events, Failure, MAX_SILENCE, PodObject, RequestError, Since};
 use base::backoff::{Backoff, Jitter};
+use base::clock::BootTime;
 
 /// Maximum time for a list that comes as events, the same as for a list in one response.
 const LIST_TIMEOUT: Duration = Duration::from_secs(60);
@@ -25,6 +26,11 @@ const BACK_OFF: Backoff = Backoff::new(Duration::from_millis(100), Duration::fro
 /// no pod is scheduled. If each of 15,000 had one, they would try to connect 20,000 times a second, 1.3 times each, and each
 /// must connect once anyway. A server that answers, if only to refuse, may be overloaded, and gets the long pause.
 const MAX_PAUSE_IF_MISSED: Duration = Duration::from_secs(1);
+
+/// Time without an event after which a list is requested for a pod that the API server has not reported and that sends requests.
+/// The kubelet learned of it from the API server, so the watch, or a load balancer in front of it, may be dead. Once per
+/// [`MAX_SILENCE`], because such a pod may be a static one, which is never reported.
+const MAX_SILENCE_IF_MISSED: Duration = Duration::from_secs(5);
 
 /// An event of the watch, for metrics.
 #[derive(Debug)]
@@ -49,7 +55,16 @@ pub enum WatchEvent<'a> {
 /// A failure leaves `pods` unchanged: [`Pods::age`] says how long the API server has been silent. A new list replaces
 /// them only when it is complete.
 pub async fn follow(cluster: Cluster, pods: Arc<Pods>, on: impl Fn(WatchEvent<'_>)) -> Infallible {
-    let mut watch = Watch { cluster, pods, on, version: None, streams_lists: true, failures: 0, reported: Vec::new() };
+    let mut watch = Watch {
+        cluster,
+        pods,
+        on,
+        version: None,
+        streams_lists: true,
+        failures: 0,
+        reported: Vec::new(),
+        listed_early: None,
+    };
     loop {
         let ended = watch.run().await;
         watch.failures = watch.failures.saturating_add(1);
@@ -92,6 +107,8 @@ struct Watch<F> {
     failures: u32,
     /// The kinds of failures logged since the last success.
     reported: Vec<Failure>,
+    /// Time of the last list for a pod that was [missed](MAX_SILENCE_IF_MISSED).
+    listed_early: Option<BootTime>,
 }
 
 impl<F: Fn(WatchEvent<'_>)> Watch<F> {
@@ -114,11 +131,27 @@ impl<F: Fn(WatchEvent<'_>)> Watch<F> {
                     self.version = None;
                     None
                 }
+                () = self.is_missed_in_silence() => {
+                    tracing::debug!("a pod that is not reported sends requests, and the watch is silent: listing this node's pods");
+                    (self.version, self.listed_early) = (None, Some(BootTime::now()));
+                    None
+                }
             };
             let Some(event) = event else { return Ok(()) };
             self.failures = 0;
             self.recovered();
             self.take(event)?;
+        }
+    }
+
+    /// Waits for a request of a pod that the watch may have failed to report.
+    async fn is_missed_in_silence(&self) {
+        loop {
+            self.pods.is_missed().await;
+            let may_list = self.listed_early.is_none_or(|listed| BootTime::now().since(listed) >= MAX_SILENCE);
+            if may_list && self.pods.age() >= Some(MAX_SILENCE_IF_MISSED) {
+                return;
+            }
         }
     }
 

@@ -87,6 +87,35 @@ async fn a_server_that_hangs_is_given_up() {
     assert_eq!(scene.known(), ["1"]);
 }
 
+/// Otherwise no pod that begins would be known for 75 s.
+#[tokio::test(start_paused = true)]
+async fn a_watch_that_is_silent_while_a_pod_is_missed_is_given_up_early_and_seldom() {
+    let (mut scene, _silent) = Scene::with(&["1"]).await;
+    let pods = Arc::clone(&scene.pods);
+    let missing = tokio::spawn(async move {
+        loop {
+            sleep(Duration::from_millis(100)).await;
+            pods.missed();
+        }
+    });
+    let began = Instant::now();
+    let running = scene.lists_by_events().await;
+    assert_eq!(began.elapsed().as_secs(), 5);
+    for digit in ["1", "2"] {
+        running.event("ADDED", &pod(digit, VERSION));
+    }
+    running.end_list();
+    scene.knows(&["1", "2"]).await;
+
+    // A static pod is missed for good.
+    sleep(Duration::from_secs(50)).await;
+    running.bookmark("201");
+    let _running = scene.lists_by_events().await;
+    let seconds = began.elapsed().as_secs();
+    assert!((80..82).contains(&seconds), "{seconds}");
+    missing.abort();
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_server_that_was_silent_for_too_long_is_asked_for_a_list() {
     // Connections are cut before the first bookmark.
