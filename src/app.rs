@@ -21,6 +21,7 @@ use tokio_util::task::AbortOnDropHandle;
 use self::start_error::{Lacking, SUCCESSION};
 use crate::config::Config;
 use crate::handover;
+use crate::readiness::TokenUsers;
 use crate::shared::{Identifying, Shared, State};
 use identity::cluster::{Cluster, ClusterError};
 use identity::kin::{self, Kin};
@@ -91,7 +92,7 @@ impl App {
         if share {
             doors::want_migration();
         }
-        let is_successor = share && doors::served(&config).into_iter().any(server::is_taken);
+        let is_successor = share && has_predecessor(&config);
         let doors = if is_successor { Vec::new() } else { doors::open(&config)? };
         let admin = operator::pages::bind(config.metrics_addr, share, "--metrics-addr")?;
         let identity = config.identity.as_ref();
@@ -221,10 +222,25 @@ fn introduce(config: &Config, policy: &Policy) {
 /// that process gets all connections, because it can serve them and this one cannot.
 async fn take_over(shared: &Shared, kin: Option<&Kin>) -> Result<Vec<Vec<Door>>, StartError> {
     tracing::info!("another process serves pods; serving beside it once this one is able to");
+    match become_able(shared, kin).await {
+        Err(lacking) if has_predecessor(&shared.config) => Err(StartError::NotAble(lacking)),
+        // Otherwise nobody else serves pods any more.
+        Ok(()) | Err(_) => doors::open(&shared.config),
+    }
+}
+
+/// Whether another process serves pods where this one shall. Without Workload Identity, a process that has some of the addresses for
+/// itself is needed there at once.
+fn has_predecessor(config: &Config) -> bool {
+    let mut addrs = doors::served(config).into_iter();
+    if config.identity.is_some() { addrs.any(server::is_shared) } else { addrs.all(server::is_shared) }
+}
+
+async fn become_able(shared: &Shared, kin: Option<&Kin>) -> Result<(), Lacking> {
     let deadline = Instant::now() + SUCCESSION;
     if let Some(identity) = &shared.identity {
         let known = identity.pods().known();
-        timeout_at(deadline, known).await.map_err(|_| StartError::NotAble(Lacking::Pods))?;
+        timeout_at(deadline, known).await.map_err(|_| Lacking::Pods)?;
     }
     let handed = async {
         if let Some(kin) = kin {
@@ -232,13 +248,13 @@ async fn take_over(shared: &Shared, kin: Option<&Kin>) -> Result<Vec<Vec<Door>>,
         }
     };
     let (warmed, ()) = tokio::join!(timeout_at(deadline, shared.readiness.warmed()), handed);
-    // A server that refuses a value does not fail, and refuses it to the other process, too.
-    if warmed.is_err()
-        && let Some(failure) = shared.upstream.health.failure()
-    {
-        return Err(StartError::NotAble(Lacking::Values(failure)));
+    // A server that refuses the token does not fail, and refuses it to the other process, too.
+    let needs_token = || TokenUsers::of(shared.identity.as_deref()).is_some();
+    let has_token = || shared.tokens.store().default_expires_in().is_some_and(|seconds| seconds > 0);
+    match shared.upstream.health.failure() {
+        Some(failure) if warmed.is_err() && needs_token() && !has_token() => Err(Lacking::Token(failure)),
+        _ => Ok(()),
     }
-    doors::open(&shared.config)
 }
 
 /// Registers the metrics of a redirect that this process keeps.

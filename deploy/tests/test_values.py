@@ -57,6 +57,7 @@ class Values(unittest.TestCase):
             ("extraArgs={--iam-endpoint=u}", "instead of --iam-endpoint=u set METADATA_PROXY_IAM_ENDPOINT in env,"),
             ("podMonitor.enabled=true,prometheusRule.enabled=true,podMonitor.interval=61s", "podMonitor.interval=61s is more than 1m,"),
             ("podMonitor.enabled=true,prometheusRule.enabled=true,podMonitor.interval=1h", "podMonitor.interval=1h is more than 1m,"),
+            ("podMonitor.enabled=true,prometheusRule.enabled=true,podMonitor.interval=60001ms", "podMonitor.interval=60001ms is more than 1m,"),
             ("env[0].name=METADATA_PROXY_METRICS_ADDR", "env: instead of METADATA_PROXY_METRICS_ADDR set metricsPort"),
             ("port=989", "port and metricsPort are the same"),
             ("metricsPort=1990,redirect.metricsAddr=0.0.0.0:1990", "redirect.metricsAddr=0.0.0.0:1990 has the port of metricsPort"),
@@ -69,7 +70,7 @@ class Values(unittest.TestCase):
         for addr in ["0.0.0.0:1024", "[::]:1990", "0.0.0.0:65535"]:
             rendered.helm("--set", f"redirect.metricsAddr={addr}")
         rendered.helm("--set", "podMonitor.enabled=true,podMonitor.interval=5m")
-        for interval in ["1m", "60s", "5s", "500ms"]:
+        for interval in ["1m", "60s", "5s", "500ms", "60000ms", "null"]:
             rendered.helm("--set", f"podMonitor.enabled=true,prometheusRule.enabled=true,podMonitor.interval={interval}")
         rendered.helm("--set", "env[0].name=METADATA_PROXY_GOOGLE_CA")
         rendered.helm("--set", "canary.metricsPort=1024")
@@ -92,12 +93,14 @@ class Values(unittest.TestCase):
 
     def test_it_refuses_a_startup_taint_that_the_proxy_does_not_tolerate(self):
         taint = ["--set", "redirect.startupTaint=t", "--kube-version", "1.30.0"]
-        for tolerations in ["tolerations=null", "tolerations[0].key=a,tolerations[0].operator=Exists", "tolerations[0].operator=Equal"]:
+        for tolerations in ["tolerations=null", "tolerations[0].key=a,tolerations[0].operator=Exists", "tolerations[0].operator=Equal",
+                            "tolerations[0].operator=Exists,tolerations[0].effect=NoExecute"]:  # fmt: skip
             with self.subTest(tolerations), self.assertRaisesRegex(AssertionError, "startupTaint=t: tolerations does not tolerate it"):
                 rendered.helm(*taint, "--set", tolerations)
             rendered.helm("--set", tolerations)
         second = "tolerations[0].key=a,tolerations[0].operator=Exists,tolerations[1].key=t,tolerations[1].operator=Exists"
-        for tolerations in [second, "tolerations[0].key=t", "tolerations[0].operator=Exists"]:
+        of_effect = "tolerations[0].key=t,tolerations[0].effect=NoSchedule"
+        for tolerations in [second, of_effect, "tolerations[0].key=t", "tolerations[0].operator=Exists"]:
             rendered.helm(*taint, "--set", tolerations)
 
     def test_the_removal_has_an_order(self):

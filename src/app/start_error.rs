@@ -47,9 +47,9 @@ pub enum StartError {
 pub enum Lacking {
     #[error("the API server did not list this node's pods")]
     Pods,
-    /// The other process may have tokens that this one cannot get.
-    #[error("the metadata server did not provide the default token and common values ({0})")]
-    Values(String),
+    /// The node's, which the other process may have.
+    #[error("the metadata server issued no token of the node's account ({0})")]
+    Token(String),
 }
 
 /// Maximum time for a process to become able to serve while another process serves pods.

@@ -102,21 +102,35 @@ async fn a_new_process_whose_server_does_not_answer_leaves_pods_to_the_old_one()
     // Nothing listens there.
     let mut new = start(&addr.to_string(), "http://127.0.0.1:1");
     let line = new.stderr_line("Another process serves pods").await;
-    assert!(line.contains("the metadata server did not provide the default token and common values ("), "{line}");
+    assert!(line.contains("the metadata server issued no token of the node's account ("), "{line}");
     assert_eq!(new.ended().await.code(), Some(1));
     assert!(load.end().await > 0);
     old.terminate();
     assert_eq!(old.ended().await.code(), Some(0));
 }
 
-/// Of a machine without a service account, for instance.
 #[tokio::test]
-async fn a_new_process_whose_server_refuses_a_value_takes_over() {
+async fn a_new_process_whose_server_does_not_give_a_value_takes_over() {
+    tokio::join!(takes_over_without_a_value(403), takes_over_without_a_value(503));
+}
+
+async fn takes_over_without_a_value(status: u16) {
     let mock = upstream().await;
     let upstream = format!("http://{}", mock.addr());
     let (_old, addr) = process("127.0.0.1:0", &upstream).await;
-    mock.fault_at("/computeMetadata/v1/project/project-id", Fault::Status(403, "Forbidden".to_owned()));
+    mock.fault_at("/computeMetadata/v1/project/project-id", Fault::Status(status, String::new()));
     process(&addr.to_string(), &upstream).await;
+}
+
+#[tokio::test]
+async fn a_new_process_whose_predecessor_has_gone_serves_what_it_can() {
+    let mock = upstream().await;
+    let (mut old, addr) = process("127.0.0.1:0", &format!("http://{}", mock.addr())).await;
+    let mut new = start(&addr.to_string(), "http://127.0.0.1:1");
+    new.stderr_line("another process serves pods").await;
+    old.terminate();
+    assert_eq!(old.ended().await.code(), Some(0));
+    assert_eq!(Binary::addr_in(&new.stderr_line("serving pods").await), addr);
 }
 
 #[tokio::test]

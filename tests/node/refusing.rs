@@ -187,7 +187,7 @@ fn where_nothing_can_be_installed_it_says_that_pods_are_open() {
     assert_eq!(redirect(&world.node, "check").code, Some(0));
 }
 
-/// Rules that one tool, or one IP version's, does not remove. Pods may be sent to the addresses meanwhile.
+/// The rules of a tool or IP version that fails stay, and so do the addresses, where they may send pods. The others go.
 fn what_a_tool_keeps_the_others_do_not() {
     const OF_IPTABLES: &str = "-A GCE-METADATA-PROXY-REDIRECT ";
     const OF_NFT: &str = "table inet gce_metadata_proxy";

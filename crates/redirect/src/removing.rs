@@ -35,7 +35,7 @@ async fn remove_from(tool: Tool) -> Result<Option<bool>, Error> {
     let Some(tool) = tool.if_usable().await? else { return Ok(None) };
     let listing = tool.listing().await;
     let had_any = !matches!(listing, Ok(None));
-    // Routing to loopback must stop before the rules that guard it are removed, and rules that cannot be read may.
+    // Routing to loopback must stop before the rules that guard it are removed. Rules that cannot be read may be such.
     let guards =
         first_edition::is_loopback_routed() && listing?.is_some_and(|listing| first_edition::is_marked(&listing));
     if guards && !first_edition::stop_routing_loopback() {

@@ -129,13 +129,20 @@ pub fn bind_queues(addr: SocketAddr, how: Listen) -> io::Result<Vec<Door>> {
     Ok(doors)
 }
 
-/// Whether another process listens on this address.
-pub fn is_taken(addr: SocketAddr) -> bool {
+/// Whether another process listens on this address, and this one may listen beside it.
+pub fn is_shared(addr: SocketAddr) -> bool {
     // Without sharing, the kernel allows a single listener.
-    addr.port() != 0 && listen(addr, false, true).is_err_and(|error| error.kind() == io::ErrorKind::AddrInUse)
+    let is_taken = || listen(addr, false, true).is_err_and(|error| error.kind() == io::ErrorKind::AddrInUse);
+    addr.port() != 0 && is_taken() && bound(addr, true, true).is_ok()
 }
 
 fn listen(addr: SocketAddr, share: bool, early: bool) -> io::Result<std::net::TcpListener> {
+    let socket = bound(addr, share, early)?;
+    socket.listen(BACKLOG)?;
+    Ok(socket.into())
+}
+
+fn bound(addr: SocketAddr, share: bool, early: bool) -> io::Result<Socket> {
     let socket = Socket::new(Domain::for_address(addr), Type::STREAM, None)?;
     socket.set_reuse_address(true)?;
     if share {
@@ -149,8 +156,7 @@ fn listen(addr: SocketAddr, share: bool, early: bool) -> io::Result<std::net::Tc
     }
     set_options(&SockRef::from(&socket))?;
     socket.bind(&addr.into())?;
-    socket.listen(BACKLOG)?;
-    Ok(socket.into())
+    Ok(socket)
 }
 
 /// Accepted sockets inherit these options.
@@ -367,13 +373,16 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_address_is_taken_while_another_listens_there() {
-        let doors = bind_queues((Ipv4Addr::LOCALHOST, 0).into(), Listen { share: true, ..ALL }).expect("a port");
-        let addr = doors[0].local_addr().expect("bound");
-        assert!(is_taken(addr));
-        drop(doors);
-        assert!(!is_taken(addr));
-        assert!(!is_taken((Ipv4Addr::LOCALHOST, 0).into()), "any port is free");
+    async fn an_address_is_shared_while_another_listens_there_who_shares_it() {
+        for share in [true, false] {
+            let doors =
+                bind_queues((Ipv4Addr::LOCALHOST, 0).into(), Listen { share, queues: 1, ..ALL }).expect("a port");
+            let addr = doors[0].local_addr().expect("bound");
+            assert_eq!(is_shared(addr), share);
+            drop(doors);
+            assert!(!is_shared(addr));
+        }
+        assert!(!is_shared((Ipv4Addr::LOCALHOST, 0).into()), "any port is free");
     }
 
     #[tokio::test]

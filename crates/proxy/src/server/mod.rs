@@ -39,7 +39,7 @@ pub use accept::Server;
 pub use arrival::Arrival;
 pub use bodies::Bodies;
 pub use connections::{Connections, Whose};
-pub use door::{Door, Listen, bind, bind_queues, is_taken};
+pub use door::{Door, Listen, bind, bind_queues, is_shared};
 pub use drain::Drain;
 pub use reset::Reset;
 pub use stack::{NewStack, Payload, Remembering, Stack};

@@ -16,7 +16,7 @@
 {{- if and .Values.podMonitor.enabled (hasPrefix "127." .Values.redirect.metricsAddr) -}}
 {{- fail (printf "redirect.metricsAddr=%s is on loopback, where Prometheus cannot scrape it, and podMonitor.enabled tells it to: set it to 0.0.0.0 and a port, or leave it empty" .Values.redirect.metricsAddr) -}}
 {{- end -}}
-{{- if and .Values.podMonitor.enabled .Values.prometheusRule.enabled (not (regexMatch "^([1-9]|[1-5][0-9]|60)s$|^1m$|^[0-9]{1,4}ms$" .Values.podMonitor.interval)) -}}
+{{- if and .Values.podMonitor.enabled .Values.prometheusRule.enabled (not (regexMatch "^(([1-9]|[1-5][0-9]|60)s|1m|[0-9]{1,4}ms|[1-5][0-9]{4}ms|60000ms)?$" (.Values.podMonitor.interval | default ""))) -}}
 {{- fail (printf "podMonitor.interval=%s is more than 1m, and the alerts of prometheusRule.enabled look back 2 to 5 minutes: some would never fire, others without a reason; set 60s or less" .Values.podMonitor.interval) -}}
 {{- end -}}
 {{- if hasSuffix (printf ":%d" (int .Values.metricsPort)) .Values.redirect.metricsAddr -}}
@@ -165,7 +165,8 @@ asked for: a new pod keeps no rules, ready or not. */}}
 {{- $isTolerated := false -}}
 {{- range .Values.tolerations -}}
 {{- $key := dig "key" "" . -}}
-{{- $isTolerated = or $isTolerated (eq $key $taint) (and (not $key) (eq (dig "operator" "" .) "Exists")) -}}
+{{- $isOfIt := or (eq $key $taint) (and (not $key) (eq (dig "operator" "" .) "Exists")) -}}
+{{- $isTolerated = or $isTolerated (and $isOfIt (has (dig "effect" "" .) (list "" "NoSchedule"))) -}}
 {{- end -}}
 {{- if not $isTolerated -}}
 {{- fail (printf "redirect.startupTaint=%s: tolerations does not tolerate it, so the proxy would never run on a new node, nobody would remove the taint, and no pod could be scheduled there; add {key: %s, operator: Exists}" $taint $taint) -}}
