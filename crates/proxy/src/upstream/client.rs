@@ -19,7 +19,8 @@ use super::connection::Connection;
 use super::exchange::{Incoming, exchange};
 use super::metrics::UpstreamMetrics;
 use super::outgoing::{Outgoing, RequestKind};
-use super::pool::{Lease, Pool};
+use super::pool::Lease;
+use super::server::Server;
 use super::timing::{ExchangeTimer, outcome_of};
 use crate::failure::{Failure, UPSTREAM_TIMEOUT};
 use crate::reply::Body;
@@ -58,27 +59,10 @@ pub struct UpstreamClient {
     metrics: Arc<UpstreamMetrics>,
 }
 
-/// What is known of the server from exchanges with it.
-#[derive(Debug)]
-pub(super) struct Server {
-    pool: Arc<Pool>,
-    health: Arc<Health>,
-}
-
-impl Server {
-    /// A request was given up, to which nothing has arrived for so long that its peer may be gone, as after a live migration.
-    pub(super) fn given_up(&self, after: Duration) {
-        let millis = after.as_millis();
-        self.health.failed(&format_args!("it had not answered after {millis} ms, when the request was given up"));
-        self.pool.clear();
-    }
-}
-
 impl UpstreamClient {
     /// Creates a client that connects on the first request. Buffered responses are charged to `room`.
     pub fn new(target: Target, health: Arc<Health>, room: Arc<Room>, metrics: Arc<UpstreamMetrics>) -> Self {
-        let server = Arc::new(Server { pool: Arc::default(), health });
-        Self { target: Arc::new(target), server, room, metrics }
+        Self { target: Arc::new(target), server: Server::new(health), room, metrics }
     }
 
     /// Sends a request and returns the response, whose body is buffered, or streamed if it is too large.

@@ -15,6 +15,7 @@ mod health;
 mod metrics;
 mod outgoing;
 mod pool;
+mod server;
 mod spare;
 mod timing;
 mod values;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use http::StatusCode;
 use tokio::time::Instant;
 
-use super::client::Server;
+use super::server::Server;
 use telemetry::latency::{EndpointClass, Latency, UpstreamOutcome};
 
 /// Time without a response after which a request that is abandoned is a failure of the server. Clients that leave do so
