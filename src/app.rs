@@ -229,13 +229,15 @@ async fn take_over(shared: &Shared, kin: Option<&Kin>) -> Result<Vec<Vec<Door>>,
     }
 }
 
-/// Whether another process serves pods where this one shall. Without Workload Identity, a process that has some of the addresses for
-/// itself is needed there at once.
+/// Whether another process serves pods where this one shall. Without Workload Identity, this one serves at once if nobody else serves
+/// one of its addresses.
 fn has_predecessor(config: &Config) -> bool {
     let mut addrs = doors::served(config).into_iter();
     if config.identity.is_some() { addrs.any(server::is_shared) } else { addrs.all(server::is_shared) }
 }
 
+/// Waits for the list of the node's pods, for tokens that are handed over, and for what pods request first, but not for values that
+/// the metadata server does not give.
 async fn become_able(shared: &Shared, kin: Option<&Kin>) -> Result<(), Lacking> {
     let deadline = Instant::now() + SUCCESSION;
     if let Some(identity) = &shared.identity {
