@@ -28,6 +28,8 @@ use account::{Known, NOT_ANSWERED, Reading};
 pub use federation::{ClusterUri, Endpoint, Federation, Prefetch, Provider, Trust, WorkloadPool};
 pub use link::{GoogleAccount, Link, Malformed, QuotaProject};
 pub use names::Names;
+#[cfg(test)]
+pub(crate) use reader::MAX_REPEATED_READS;
 pub use reader::follow;
 
 use crate::cluster::{Annotations, RequestError};

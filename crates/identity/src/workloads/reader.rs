@@ -14,7 +14,7 @@ const MAX_FIRST_READS: usize = 4;
 
 /// Maximum number of reads at once of known accounts. They have time, and would keep pods of others waiting while the API server is
 /// slow.
-const MAX_REPEATED_READS: usize = 2;
+pub(crate) const MAX_REPEATED_READS: usize = 2;
 
 /// Reads the wanted accounts of `workloads`, forever.
 pub async fn follow(cluster: Cluster, workloads: Arc<Workloads>) -> Infallible {
