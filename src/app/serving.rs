@@ -1,6 +1,7 @@
 //! Serves pods and operators, and ends both.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::task::JoinSet;
 
@@ -9,6 +10,9 @@ use crate::shared::Shared;
 use crate::stack;
 use operator::pages;
 use proxy::server::{Bodies, Door, Drain, Server};
+
+/// Maximum time to reset connections at the drain timeout.
+const RESET_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// Accepts pods' connections until the drain begins.
 pub(super) fn serve_pods(doors: Vec<Vec<Door>>, shared: &Arc<Shared>, accepting: &mut JoinSet<()>) {
@@ -52,6 +56,8 @@ pub(super) async fn drain(shared: &Shared, mut accepting: JoinSet<()>) {
             "drain timeout of {timeout:?} reached with requests in flight; resetting their connections"
         );
         shared.limits.connections.cut_all();
+        // They are reset by their tasks, which the end of the process would not wait for.
+        shared.drain.clone().finish(RESET_TIMEOUT).await;
     }
 }
 

@@ -24,14 +24,10 @@ use super::patience::{Patience, Wait};
 use super::socket::{Cuttable, Socket};
 use super::stack::{NewStack, Stack};
 use super::turns::Taker;
-use telemetry::sampled::Sampled;
 use telemetry::shedding::Shed;
 
 /// Delay after an `accept` error that persists, such as running out of file descriptors.
 const BACK_OFF: Duration = Duration::from_millis(50);
-
-/// Minimum interval between log lines about such errors.
-const ERROR_LOG_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Number of times a waiting newcomer yields to other tasks before it polls for a place at intervals.
 const MAX_YIELDS: u32 = 3;
@@ -78,7 +74,6 @@ where
     async fn accept(self: Arc<Self>, door: Door) {
         let doors = self.drain.doors();
         let mut closing = pin!(doors.cancelled());
-        let errors = Sampled::new(ERROR_LOG_INTERVAL);
         let (mut patience, mut departures) = (Patience::new(), Departures::default());
         for accepted in 1.. {
             let newcomer = tokio::select! {
@@ -96,7 +91,7 @@ where
                 // The client disconnected before the connection was accepted.
                 Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
                 Err(error) => {
-                    if errors.due(Instant::now()).is_some() {
+                    if self.connections.accept_errors.due(Instant::now()).is_some() {
                         tracing::warn!(%error, "cannot accept connections; retrying every {} ms", BACK_OFF.as_millis());
                     }
                     Box::pin(sleep(BACK_OFF)).await;

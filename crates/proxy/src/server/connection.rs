@@ -129,11 +129,12 @@ impl<I: Socket, N: NewStack> Connection<I, N> {
                     TokioIo::new(Watched::new(io, inbox, Arc::clone(&activity), place.large_writes())),
                     service,
                 );
-            if last_call.has_come() {
-                activity.call_last();
-            }
             let ended = poll_fn(|cx| {
                 activity.tick();
+                // The watchdog is not asked while more heads are buffered.
+                if last_call.has_come() {
+                    activity.call_last();
+                }
                 if let Poll::Ready(ended) = Pin::new(&mut http).poll(cx) {
                     return Poll::Ready(Ended::Closed(ended));
                 }
@@ -172,7 +173,11 @@ impl<I: Socket, N: NewStack> Connection<I, N> {
 /// Shuts down a socket that hyper no longer serves. Returns whether the client may still get what was written.
 async fn close<I: Socket>(io: &mut I, peer: SocketAddr, activity: &Activity, ended: Ended) -> bool {
     match ended {
-        Ended::Due(_) => tracing::debug!(%peer, "closing a connection that made no progress"),
+        Ended::Due(_) => {
+            tracing::debug!(%peer, "closing a connection that made no progress");
+            // It had its time to read.
+            return !activity.is_blocked();
+        }
         Ended::Closed(Err(_)) if activity.wants_reset() => {
             io.close_by_reset(true);
             return false;
@@ -203,14 +208,13 @@ async fn linger<I: AsyncRead + AsyncWrite + Unpin>(io: &mut I) {
 /// Waits until the client has read enough for all to be sent, for as long as for the rest of a response. Returns whether it
 /// has. The connection keeps its place meanwhile, and may give way like any other whose client does not read.
 async fn deliver(outstanding: impl Fn() -> Outstanding, activity: &Activity, serving: &mut Serving) -> bool {
-    let mut left = u32::MAX;
+    let mut left = None;
     while let Outstanding::Unsent(bytes) = outstanding() {
         activity.tick();
-        if bytes < left {
+        if left.replace(bytes).is_some_and(|left| bytes < left) {
             // The client reads, slowly.
             activity.sent();
         }
-        left = bytes;
         activity.delivering();
         if activity.blocked_since().is_some_and(|since| since.elapsed() >= WRITE_TIMEOUT) {
             return false;

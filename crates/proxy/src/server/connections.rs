@@ -58,6 +58,7 @@ use crate::memory::{Level, OPEN_BYTES, Pressure, SERVING_BYTES, UNREAD_BYTES};
 use crate::shares::Client;
 use base::clock::BootTime;
 use telemetry::Registry;
+use telemetry::sampled::Sampled;
 use telemetry::shedding::{Shed, Shedding};
 use telemetry::table;
 
@@ -77,6 +78,9 @@ const CROWDED_BYTES: usize = 512 * (OPEN_BYTES + SERVING_BYTES + UNREAD_BYTES);
 const CALM_INTERVAL: Duration = Duration::from_millis(200);
 const TENSE_INTERVAL: Duration = Duration::from_millis(10);
 
+/// Minimum interval between log lines that connections cannot be accepted, of all doors together.
+const ACCEPT_LOG_INTERVAL: Duration = Duration::from_secs(60);
+
 /// The open connections of all listeners.
 #[derive(Debug)]
 pub struct Connections {
@@ -92,6 +96,7 @@ pub struct Connections {
     /// Decides which client's task runs next.
     pub(super) turns: Arc<Turns>,
     pub(super) large_writes: Arc<LargeWrites>,
+    pub(super) accept_errors: Sampled,
     pub(super) shedding: Arc<Shedding>,
 }
 
@@ -154,6 +159,7 @@ impl Connections {
             accepted: registry.counter(&table::ACCEPTED),
             turns: Turns::new(Arc::clone(&shedding)),
             large_writes: Arc::default(),
+            accept_errors: Sampled::new(ACCEPT_LOG_INTERVAL),
             shedding,
         })
     }
@@ -328,6 +334,9 @@ impl Connections {
             self.shedding.closed(reason, connection.arrival.peer);
         }
         connection.activity.cut();
+        if connection.activity.was_cut_short() {
+            self.shedding.reset();
+        }
         if let Some(task) = connection.task {
             task.abort();
         }

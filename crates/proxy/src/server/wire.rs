@@ -61,7 +61,9 @@ impl<I: Socket> Watched<I> {
 impl<I: Socket> AsyncRead for Watched<I> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let this = &mut *self;
-        if !this.activity.may_have_next_head() && !this.scanner.is_over() && !this.scanner.is_in_body() {
+        // After the last head there is nothing to read until its response has ended, and then only what the client sends in vain.
+        let waits = this.activity.is_answering() || !this.scanner.is_over();
+        if waits && !this.activity.may_have_next_head() && !this.scanner.is_in_body() {
             // hyper would treat an empty read as the end of the stream and cancel the request.
             let ended = this.inbox.poll_end(&*this.io, cx);
             this.activity.note_more(this.inbox.may_have_more());
@@ -154,8 +156,8 @@ impl<I: Socket> Watched<I> {
 
     fn write_replacement(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while !self.replacement.is_empty() {
-            let written = ready!(Pin::new(&mut *self.io).poll_write(cx, &self.replacement))?;
-            self.replacement.advance(written);
+            let written = Pin::new(&mut *self.io).poll_write(cx, &self.replacement);
+            self.replacement.advance(ready!(self.noted(written, cx))?);
         }
         Poll::Ready(Ok(()))
     }

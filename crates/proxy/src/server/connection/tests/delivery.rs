@@ -102,6 +102,21 @@ async fn an_idle_connection_is_charged_for_what_is_not_sent() {
     assert_eq!((connections.count(), connections.weight().0), (1, OPEN_BYTES));
 }
 
+/// Otherwise it would get its time twice, and count as one that has just read.
+#[tokio::test(start_paused = true)]
+async fn a_client_that_has_had_its_time_gets_no_more() {
+    let connections = connections(usize::MAX);
+    let (_client, io) = duplex(1);
+    let mut connection = connection_among(&connections, io, answering(Duration::ZERO), LastCall::default());
+    let activity = Arc::clone(&connection.activity);
+    sleep(Duration::from_secs(1)).await;
+    let (moved, mut serving) = (activity.moved_at(), connection.place.serve(Reclaim::Yes).expect("there is room"));
+    assert!(!deliver(|| Outstanding::Unsent(1), &activity, &mut serving).await);
+    assert_eq!(activity.moved_at(), moved);
+    assert!(activity.is_blocked());
+    assert!(!close(&mut *connection.io, connection.arrival.peer, &activity, Ended::Due(Due::Close)).await);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_client_that_reads_slowly_has_its_time_anew() {
     let connections = connections(usize::MAX);
