@@ -44,8 +44,9 @@ const MAX_WAITED: Duration = Duration::from_secs(60);
 /// while it is stopped.
 const NO_ACCOUNT_RETRY_INTERVAL: Duration = Duration::from_secs(60);
 
-/// The result of a flight, and the time of the request to the server.
+/// The result of a flight, its cause, and the time of the request to the server.
 struct Landed {
+    cause: FlightCause,
     asked: BootTime,
     outcome: Result<Fetched, NoToken>,
 }
@@ -104,6 +105,7 @@ impl<T: TokenSource> Keeper<T> {
                 self.entry.landed();
                 continue;
             };
+            let cause = landed.cause;
             let outcome;
             (next, outcome) = self.publish(landed, &mut failures);
             self.store.reweigh(&self.entry);
@@ -111,51 +113,58 @@ impl<T: TokenSource> Keeper<T> {
         }
     }
 
-    /// Fetches the token as soon as the flight may begin. Returns `None` if it is no longer needed by then: the entry
-    /// was evicted, or no request waits for it.
-    async fn fetch(&self, cause: FlightCause) -> Option<Landed> {
-        let flown = async {
-            loop {
-                let client = self.entry.flies_for();
-                let pool = self.store.flights(cause, self.entry.key.principal);
-                let flight = pool.begin(client, Arc::clone(&self.entry) as _).await;
-                if cause == FlightCause::Demand && !self.entry.is_waited_for() {
-                    return None;
-                }
-                // The lifetime counts from before the request, so that it is never overestimated.
-                let asked = BootTime::now();
-                let urgency = match cause {
-                    FlightCause::Demand => Urgency::Demanded,
-                    FlightCause::Refresh if self.is_needed_soon(asked) => Urgency::Soon,
-                    FlightCause::Refresh => Urgency::Background,
-                };
-                let outcome = tokio::select! {
-                    biased;
-                    // Boxed, because every entry has a keeper, and few of them are fetching at any moment.
-                    outcome = Box::pin(self.source.fetch(&self.entry.key, client, urgency)) => outcome,
-                    () = flight.given_up() => {
-                        if !self.entry.no_other_client_waits(client) {
-                            // It joined after that was decided.
-                            continue;
-                        }
-                        Err(NoToken::Overloaded(Overload::Tokens))
-                    }
-                };
-                return Some(Landed { asked, outcome });
-            }
-        };
-        let mut flown = pin!(flown);
+    /// Fetches the token as soon as the flight may begin. A refresh becomes a demand if there is no token when a client asks: refreshes
+    /// have time, and may wait for much else. Returns `None` if the token is no longer needed when the flight may begin: the entry was
+    /// evicted, or no request waits for it.
+    async fn fetch(&self, mut cause: FlightCause) -> Option<Landed> {
         loop {
-            tokio::select! {
-                biased;
-                () = self.entry.evicted.notified() => {
-                    // For `wait`: the proxy's own entries go on without a flight.
-                    self.entry.evicted.notify_one();
-                    return None;
+            let mut flown = pin!(self.fly(cause));
+            loop {
+                tokio::select! {
+                    biased;
+                    () = self.entry.evicted.notified() => {
+                        // For `wait`: the proxy's own entries go on without a flight.
+                        self.entry.evicted.notify_one();
+                        return None;
+                    }
+                    landed = &mut flown => return landed,
+                    // While there is a token, no client waits.
+                    () = self.entry.demand.notified(), if cause == FlightCause::Refresh => break,
+                    () = self.expiry() => {}
                 }
-                landed = &mut flown => return landed,
-                () = self.expiry() => {}
             }
+            cause = FlightCause::Demand;
+        }
+    }
+
+    async fn fly(&self, cause: FlightCause) -> Option<Landed> {
+        loop {
+            let client = self.entry.flies_for();
+            let pool = self.store.flights(cause, self.entry.key.principal);
+            let flight = pool.begin(client, Arc::clone(&self.entry) as _).await;
+            if cause == FlightCause::Demand && !self.entry.is_waited_for() {
+                return None;
+            }
+            // The lifetime counts from before the request, so that it is never overestimated.
+            let asked = BootTime::now();
+            let urgency = match cause {
+                FlightCause::Demand => Urgency::Demanded,
+                FlightCause::Refresh if self.is_needed_soon(asked) => Urgency::Soon,
+                FlightCause::Refresh => Urgency::Background,
+            };
+            let outcome = tokio::select! {
+                biased;
+                // Boxed, because every entry has a keeper, and few of them are fetching at any moment.
+                outcome = Box::pin(self.source.fetch(&self.entry.key, client, urgency)) => outcome,
+                () = flight.given_up() => {
+                    if !self.entry.no_other_client_waits(client) {
+                        // It joined after that was decided.
+                        continue;
+                    }
+                    Err(NoToken::Overloaded(Overload::Tokens))
+                }
+            };
+            return Some(Landed { cause, asked, outcome });
         }
     }
 

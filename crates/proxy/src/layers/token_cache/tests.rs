@@ -53,6 +53,8 @@ enum Mode {
     Withholds(Withheld),
     Closes,
     Hangs,
+    /// Fetches only what is demanded. Refreshes wait.
+    DefersRefreshes,
     Panics,
     Garbles,
     /// A token with one second left.
@@ -171,6 +173,7 @@ impl TokenSource for Source {
         sleep(if is_slow { Duration::from_millis(2400) } else { server.takes }).await;
         let mode = *server.mode.lock().expect("mode");
         match mode {
+            Mode::DefersRefreshes if urgency != Urgency::Demanded => std::future::pending().await,
             Mode::Gives if key.kind == TokenKind::Identity => {
                 let jwt = Bytes::from(format!("a.{}.c", server.fetches()));
                 let asked = BootTime::now();
@@ -183,7 +186,7 @@ impl TokenSource for Source {
                     Principal::Node | Principal::Unknown => Fetched::Identity(jwt, HOUR),
                 })
             }
-            Mode::Gives => {
+            Mode::Gives | Mode::DefersRefreshes => {
                 let (serial, asked, left) = if is_slow { (0, BootTime::now(), HOUR) } else { server.token() };
                 let body = format!(r#"{{"access_token":"ya29.{serial}","expires_in":{left},"token_type":"Bearer"}}"#);
                 let (token, left) = AccessToken::parse(body.as_bytes()).expect("a token");

@@ -84,3 +84,20 @@ async fn refreshes_and_new_tokens_do_not_wait_for_each_other() {
     assert!(own.is_sorted_by(|a, b| *b < *a + RECHECK_INTERVAL + Duration::from_millis(100)), "{own:?}");
     assert!(cache.token(TOKEN).await.1 > 3500, "it was refreshed in time");
 }
+
+/// As after a suspension, where hundreds are due at once, or while the server demands a pause.
+#[tokio::test(start_paused = true)]
+async fn a_refresh_that_waits_becomes_a_demand_when_a_client_finds_no_token() {
+    let server = Server::new();
+    let cache = Cache::new(&server);
+    cache.token(TOKEN).await;
+    server.set(Mode::DefersRefreshes);
+    sleep(Duration::from_secs(u64::from(HOUR) - 60)).await;
+    cache.token(TOKEN).await;
+    assert_eq!(server.fetches(), 2, "a token that is valid needs no demand");
+    sleep(2 * MINUTE).await;
+    let began = Instant::now();
+    assert!(matches!(cache.ask(TOKEN).await, Got::Token(..)));
+    assert_eq!(began.elapsed(), server.takes);
+    assert!(cache.count(r#"metadata_proxy_token_flights_total{cause="demand",outcome="new"}"#) > 1.0);
+}
