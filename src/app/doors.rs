@@ -9,6 +9,9 @@ use crate::config::Config;
 use operator::pages::ListenError;
 use proxy::server::{self, Door, Listen};
 
+/// Pods for which identity keeps a file open each. GKE's nodes have at most 256, some of which end while others begin.
+const MAX_SANDBOXES: usize = 512;
+
 /// Opens the doors for each address for pods, which are files, too: first the limit of open files is raised.
 pub(super) fn open(config: &Config) -> Result<Vec<Vec<Door>>, StartError> {
     let may_come = |addr: SocketAddr| redirect::is_added(addr.ip());
@@ -16,7 +19,8 @@ pub(super) fn open(config: &Config) -> Result<Vec<Vec<Door>>, StartError> {
     let is_used = |addr: SocketAddr| addr.is_ipv4() || has_ipv6 || !may_come(addr);
     let wanted = Listen::on(&served(config), config.reuse_port, may_come, is_used);
     let queues = wanted.iter().map(|(_, how)| how.queues).sum::<usize>();
-    files::want(queues + config.max_connections + config.max_in_flight + config.max_hanging);
+    let sandboxes = if config.identity.is_some() { MAX_SANDBOXES } else { 0 };
+    files::want(queues + config.max_connections + config.max_in_flight + config.max_hanging + sandboxes);
     let bind =
         |(addr, how)| server::bind_queues(addr, how).map_err(|error| ListenError { addr, flag: "--addr", error });
     Ok(wanted.into_iter().map(bind).collect::<Result<_, _>>()?)

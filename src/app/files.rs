@@ -6,8 +6,8 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use operator::pages::MAX_ADMIN_CONNECTIONS;
 
-/// Raises the open file limit to what the configured limits need: one file per client and upstream connection, and a few
-/// others.
+/// Raises the open file limit to what the configured limits need: one file per client and upstream connection and per pod that
+/// is identified, and a few others.
 pub(super) fn want(connections: usize) {
     let wanted = u64::try_from(connections + MAX_ADMIN_CONNECTIONS + 64).unwrap_or(u64::MAX);
     match allow_files(wanted) {

@@ -141,7 +141,7 @@ impl Sandboxes {
                 Ok(addresses) => known.has(addresses, now),
                 Err(error) if error.kind() == io::ErrorKind::FileTooLarge => known.close(*uid, TOO_MANY_ROUTES),
                 // The known addresses stay: `holders` does not trust them.
-                Err(_) => known.had_addresses = true,
+                Err(_) => known.is_unread = true,
             }
         }
         let (sandboxes, ended): (HashMap<_, _>, HashMap<_, _>) =
@@ -233,7 +233,7 @@ impl Sandboxes {
     pub fn anchor(&self, uid: PodUid) -> Anchor {
         let Some(known) = self.table.lock().sandboxes.get(&uid).cloned() else { return Anchor::None };
         match known.anchor.is_running() {
-            Ok(true) if known.had_addresses || !known.addresses.is_empty() => Anchor::Networked(known.sandbox(uid)),
+            Ok(true) if known.may_have_addresses() => Anchor::Networked(known.sandbox(uid)),
             Ok(true) => Anchor::Bare(known.sandbox(uid)),
             _ => Anchor::None,
         }

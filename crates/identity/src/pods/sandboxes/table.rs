@@ -55,9 +55,11 @@ pub(super) struct Known {
     /// Time of the last read, and of the last change.
     pub(super) read: BootTime,
     pub(super) changed: BootTime,
-    /// Whether it had an address when it was complete, or could not be read. Some runtimes take a pod's addresses before
+    /// Whether it had an address when it was complete. Some runtimes take a pod's addresses before
     /// they end its processes: then the address may be another pod's, and the API server's report does not count.
     pub(super) had_addresses: bool,
+    /// Whether the last read failed, as without a free file descriptor. It may have addresses.
+    pub(super) is_unread: bool,
     /// Its network has too many routes, or ended proxies that read it. It is not read again.
     pub(super) is_closed: bool,
 }
@@ -83,6 +85,7 @@ impl Known {
             read: never,
             changed: never,
             had_addresses: false,
+            is_unread: false,
             is_closed: false,
         }
     }
@@ -112,6 +115,7 @@ impl Known {
     pub(super) fn has(&mut self, addresses: Vec<IpAddr>, now: BootTime) {
         let age = now.since(time_of(self.anchor.start));
         let has_lost_them = !self.addresses.is_empty() && addresses.is_empty();
+        self.is_unread = false;
         self.had_addresses |= !addresses.is_empty() && age >= COMPLETE || has_lost_them && age >= SEEN_WITHOUT;
         self.read = now;
         if *self.addresses != *addresses {
@@ -119,6 +123,10 @@ impl Known {
             self.addresses = addresses.into();
             self.addresses.shrink_to_fit();
         }
+    }
+
+    pub(super) fn may_have_addresses(&self) -> bool {
+        self.had_addresses || self.is_unread || !self.addresses.is_empty()
     }
 
     pub(super) fn sandbox(&self, uid: PodUid) -> Sandbox {

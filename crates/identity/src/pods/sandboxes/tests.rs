@@ -203,6 +203,21 @@ fn who_had_addresses_only_at_the_beginning_is_bare_and_who_lost_them_later_is_no
 }
 
 #[test]
+fn who_cannot_be_read_is_not_bare_until_it_is_read_again() {
+    let proc = FakeProc::new();
+    proc.network("a", &[]);
+    proc.of_pod(20, just_now(), A, "a");
+    let sandboxes = scanned(&proc);
+    suspend(Duration::from_secs(100));
+    let text = proc.hide("networks/a/fib_trie");
+    sandboxes.scan();
+    assert!(matches!(sandboxes.anchor(uid(A)), Anchor::Networked(_)));
+    proc.show("networks/a/fib_trie", &text);
+    sandboxes.scan();
+    assert!(matches!(sandboxes.anchor(uid(A)), Anchor::Bare(_)));
+}
+
+#[test]
 fn two_pods_with_one_address_are_both_named() {
     let proc = node();
     proc.network("b", &["10.8.0.6", "10.8.0.5"]);
