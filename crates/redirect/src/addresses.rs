@@ -105,13 +105,37 @@ pub(super) fn remove_except(kept: &[IpAddr]) -> io::Result<()> {
 }
 
 fn change(kind: u16, flags: u16, ip: IpAddr) -> io::Result<()> {
+    #[cfg(test)]
+    if let Some(changed) = pretended_change(kind, ip) {
+        return changed;
+    }
     ask(kind, flags | NLM_F_ACK, &addressed(ip)).map(drop)
 }
 
 fn list() -> io::Result<Vec<Address>> {
+    #[cfg(test)]
+    if let Some(listed) = pretended_list() {
+        return listed;
+    }
     let any = [0; MESSAGE];
     let messages = ask(RTM_GETADDR, NLM_F_DUMP, &any)?;
     Ok(messages.iter().filter_map(|message| read(message)).collect())
+}
+
+/// The addresses that a test pretends to have.
+#[cfg(test)]
+fn pretended_list() -> Option<io::Result<Vec<Address>>> {
+    let ours = |ip: &IpAddr| Address { ip: *ip, interface: LO, metric: METRIC };
+    super::fake::with_addresses(|addresses| Ok(addresses.iter().map(ours).collect()))
+}
+
+#[cfg(test)]
+fn pretended_change(kind: u16, ip: IpAddr) -> Option<io::Result<()>> {
+    super::fake::with_addresses(|addresses| {
+        addresses.retain(|other| *other != ip);
+        addresses.extend((kind == RTM_NEWADDR).then_some(ip));
+        Ok(())
+    })
 }
 
 /// An `ifaddrmsg` and its attributes.

@@ -40,7 +40,7 @@ pub struct Keeper {
     redirect: Redirect,
     /// Reason why the redirect is not installed. `None` if it is.
     trouble: Option<Trouble>,
-    /// Whether the tool refused rules with another decision on spoofed packets.
+    /// Whether the tool refused rules with the current decision on spoofed packets, and those with the other one are in force.
     is_decision_refused: bool,
     /// The bound on new connections was refused although a dry run accepted it.
     is_bound_refused: bool,
@@ -223,34 +223,49 @@ impl Keeper {
         if !self.decision.is_settled() {
             return;
         }
-        let decided = self.decision.current();
-        match (decided.is_dropped(), is_dropped) {
+        let current = self.decision.current();
+        match (current.is_dropped(), is_dropped) {
             // Without pods, either is right.
-            (false, true) if decided.is_without_pods() => self.show_decision(is_dropped),
-            (decided, found) if decided != found => self.decide_anew().await,
-            _ => {
+            (false, true) if current.is_without_pods() => self.show_decision(is_dropped),
+            // Another attempt would be refused, too, and might leave the rules of the IP versions different each time.
+            (decided, found) if decided != found && !self.is_decision_refused => self.decide_anew().await,
+            (decided, found) => {
+                self.is_decision_refused &= decided != found;
                 self.show_decision(is_dropped);
-                if decided.label() != self.said {
+                if self.decision.current().label() != self.said {
                     self.warn_of_spoofing();
                 }
             }
         }
     }
 
-    /// Installs rules with the other decision on spoofed packets. If they are refused, the rules stay as they are.
+    /// Installs rules with the other decision on spoofed packets. If they are refused, the decision before stays in force.
     async fn decide_anew(&mut self) {
         let is_wanted = self.decision.current().is_dropped();
-        let outcome = self.redirect.decide_anew(is_wanted).await;
+        let mut outcome = self.redirect.decide_anew(is_wanted).await;
+        if let Err(error) = &outcome
+            && !(error.is_passing() && self.redirect.is_installed().await)
+        {
+            // iptables may have changed the rules of one IP version only, or the bound alone was refused.
+            match self.install().await {
+                Ok(installed) if installed.drops_spoofed == is_wanted => outcome = Ok(installed),
+                Ok(_) => {}
+                Err(error) => self.is_not_installed(&error),
+            }
+        }
         self.drops.restart(&self.redirect).await;
+        if self.trouble.is_some() {
+            return;
+        }
         self.show_decision(outcome.as_ref().map_or(!is_wanted, |installed| installed.drops_spoofed));
         if let Err(error) = outcome {
-            if !std::mem::replace(&mut self.is_decision_refused, true) {
-                tracing::warn!(
-                    %error,
-                    "the redirect stays as it is, although the node's interfaces lead to another decision on packets with spoofed \
-                     source addresses: the tool refused the rules"
-                );
-            }
+            // What passes is tried again at the next check.
+            self.is_decision_refused = !error.is_passing();
+            tracing::warn!(
+                %error,
+                "the redirect stays as it is, although the node's interfaces lead to another decision on packets with spoofed \
+                 source addresses: the tool refused the rules"
+            );
             return;
         }
         self.is_decision_refused = false;
@@ -343,3 +358,6 @@ fn say_restored(found: &Result<State, Error>) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -85,6 +85,8 @@ mod dataplane;
 mod destination;
 mod drops;
 mod error;
+#[cfg(test)]
+mod fake;
 mod first_edition;
 mod found;
 mod host;

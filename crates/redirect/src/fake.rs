@@ -1,0 +1,132 @@
+//! Tools and addresses that a test pretends to have, in its own thread: nothing of the machine's is read or changed.
+//!
+//! `iptables` keeps its rules, a table at a time. There is no `nft` unless a test answers for it; it must not answer the probe, as a
+//! tool that has worked once counts as usable in the whole process.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use super::{Error, PROXY};
+
+type Answer = Result<String, Error>;
+
+/// A test's own answer to a tool's name, arguments and input, if any.
+type Answers = Box<dyn FnMut(&str, &[&str], &str) -> Option<Answer>>;
+
+/// The rules of each chain, in order.
+type Chains = BTreeMap<String, Vec<String>>;
+
+thread_local! {
+    static TOOLS: RefCell<Option<Tools>> = const { RefCell::new(None) };
+}
+
+struct Tools {
+    answers: Answers,
+    /// Each call, as a command line.
+    asked: Vec<String>,
+    /// By whether they are of IPv6, and by their names.
+    tables: BTreeMap<(bool, String), Chains>,
+    /// Those that the redirect added to `lo`.
+    addresses: Vec<IpAddr>,
+    /// Packets that each rule has met since its table was last changed.
+    met: u64,
+}
+
+/// Pretends until it is dropped.
+pub(super) struct Pretence;
+
+impl Drop for Pretence {
+    fn drop(&mut self) {
+        TOOLS.set(None);
+    }
+}
+
+/// Pretends to have these tools. `answers`: what they answer instead of what they would.
+pub(super) fn pretend(answers: impl FnMut(&str, &[&str], &str) -> Option<Answer> + 'static) -> Pretence {
+    let (answers, asked, tables) = (Box::new(answers), Vec::new(), BTreeMap::new());
+    TOOLS.set(Some(Tools { answers, asked, tables, addresses: PROXY.map(|to| to.ip()).to_vec(), met: 0 }));
+    Pretence
+}
+
+/// An error of a tool that refuses what it reads.
+pub(super) fn refused() -> Option<Answer> {
+    Some(Err(Error::Tool { tool: "a tool", said: "not in this kernel".to_owned() }))
+}
+
+impl Pretence {
+    /// The calls of tools, as command lines.
+    pub(super) fn asked(&self) -> Vec<String> {
+        with(|tools| tools.asked.clone()).expect("a test pretends")
+    }
+}
+
+fn with<T>(then: impl FnOnce(&mut Tools) -> T) -> Option<T> {
+    TOOLS.with_borrow_mut(|tools| tools.as_mut().map(then))
+}
+
+/// The redirect's addresses on `lo`, which a test may change. `None` if none pretends.
+pub(super) fn with_addresses<T>(then: impl FnOnce(&mut Vec<IpAddr>) -> T) -> Option<T> {
+    with(|tools| then(&mut tools.addresses))
+}
+
+pub(super) fn is_pretended() -> bool {
+    with(|_| ()).is_some()
+}
+
+/// A tool's answer. `None` if no test pretends.
+pub(super) fn answer(tool: &'static str, args: &[&str], input: &str) -> Option<Answer> {
+    with(|tools| {
+        tools.asked.push(format!("{tool} {}", args.join(" ")));
+        if let Some(answer) = (tools.answers)(tool, args, input) {
+            return answer;
+        }
+        let is_v6 = tool.starts_with("ip6");
+        match (tool, args) {
+            ("nft", _) => Err(Error::Tool { tool, said: "it is not installed".to_owned() }),
+            (_, [.., "--test"]) => Ok(String::new()),
+            (_, ["-t", table]) => Ok(tools.saved(is_v6, table, "")),
+            (_, ["-c", "-t", table]) => Ok(tools.saved(is_v6, table, &format!("[{}:0] ", tools.met))),
+            _ => {
+                tools.restore(is_v6, input);
+                Ok(String::new())
+            }
+        }
+    })
+}
+
+impl Tools {
+    fn saved(&self, is_v6: bool, table: &str, counted: &str) -> String {
+        let Some(chains) = self.tables.get(&(is_v6, table.to_owned())) else { return String::new() };
+        let declared = chains.keys().map(|chain| format!(":{chain} - [0:0]\n"));
+        let rules = chains.iter().flat_map(|(chain, rules)| rules.iter().map(move |rule| (chain, rule)));
+        let rules = rules.map(|(chain, rule)| format!("{counted}-A {chain} {rule}\n"));
+        let text: String = declared.chain(rules).collect();
+        text.replace("169.254.169.254 ", "169.254.169.254/32 ").replace("fd20:ce::254 ", "fd20:ce::254/128 ")
+    }
+
+    fn restore(&mut self, is_v6: bool, input: &str) {
+        self.met = 0;
+        let mut table = String::new();
+        for line in input.lines() {
+            if let Some(name) = line.strip_prefix('*') {
+                name.clone_into(&mut table);
+            }
+            let chains = self.tables.entry((is_v6, table.clone())).or_default();
+            let mut words = line.splitn(3, ' ');
+            let (what, chain, rule) = (words.next(), words.next().unwrap_or_default(), words.next());
+            let (chain, rule) = (chain.to_owned(), rule.unwrap_or_default().to_owned());
+            match what.unwrap_or_default() {
+                "-A" => chains.entry(chain).or_default().push(rule),
+                "-I" => chains.entry(chain).or_default().insert(0, rule.trim_start_matches("1 ").to_owned()),
+                "-D" => chains.entry(chain).or_default().retain(|other| *other != rule),
+                "-X" => drop(chains.remove(&chain)),
+                declared => {
+                    if let Some(name) = declared.strip_prefix(':') {
+                        chains.insert(name.to_owned(), Vec::new());
+                    }
+                }
+            }
+        }
+    }
+}

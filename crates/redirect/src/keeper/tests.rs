@@ -1,0 +1,91 @@
+use prometheus::Opts;
+
+use super::super::destination::may_have_ipv6;
+use super::super::{Destination, Mode, Opened, PROXY, Settings, Tool, fake};
+use super::*;
+
+/// A redirect by IPv6 alone, which does not depend on the machine's addresses.
+fn redirect() -> Redirect {
+    let settings = Settings {
+        mode: Mode::DaemonSet { uplinks: Some(vec!["ens4".to_owned()]) },
+        to: Destination::new(&PROXY[1..]).expect("one"),
+        is_shared: false,
+        opened: Opened::default(),
+    };
+    Redirect { settings, tool: Some(Tool::Iptables) }
+}
+
+fn keeper(decided: Spoofed) -> Keeper {
+    let of = |label: &str| (Opts::new("name", "text"), [label.to_owned()]);
+    let ((spoofed, by_decision), (restored, by_found)) = (of("decision"), of("found"));
+    let metrics = Metrics {
+        dropped: IntCounter::new("dropped", "text").expect("a name"),
+        spoofed: IntGaugeVec::new(spoofed, &[&by_decision[0]]).expect("a name"),
+        restored: IntCounterVec::new(restored, &[&by_found[0]]).expect("a name"),
+    };
+    Keeper::new(redirect(), Decision::new(decided, false), metrics)
+}
+
+/// iptables changes the rules of one IP version after the other.
+#[tokio::test(start_paused = true)]
+async fn a_decision_that_ip6tables_alone_refuses_leaves_the_rules_whole() {
+    let tools = fake::pretend(|tool, _, input| {
+        let is_refused = tool == "ip6tables-restore" && input.contains("--invert");
+        if is_refused { fake::refused() } else { None }
+    });
+    if !may_have_ipv6() {
+        // One IP version cannot differ from itself.
+        return;
+    }
+    let mut keeper = keeper(Spoofed::Dropped);
+    keeper.redirect.install_until(None, false).await.expect("it is accepted without the chain");
+    let refusals = || tools.asked().iter().filter(|line| line.starts_with("ip6tables-restore")).count();
+    let mut tried = Vec::new();
+    for _ in 0..3 {
+        let Found { state, is_dropped } = keeper.redirect.found().await.expect("it is found");
+        assert_eq!((state, is_dropped), (State::Installed, false));
+        keeper.follow(is_dropped).await;
+        assert!(keeper.trouble.is_none());
+        tried.push(refusals());
+    }
+    assert_eq!((tried[0], tried[1]), (tried[1], tried[2]), "what was refused is not tried again");
+    // The chain may be accepted when the interfaces lead to it another time.
+    keeper.decision = Decision::new(Spoofed::LetPass(super::super::Cause::Flag), false);
+    keeper.follow(false).await;
+    keeper.decision = Decision::new(Spoofed::Dropped, false);
+    keeper.follow(false).await;
+    assert!(refusals() > tried[2]);
+}
+
+/// The tool refuses the bound, with which the other decision is tried first.
+#[tokio::test(start_paused = true)]
+async fn a_decision_is_followed_where_the_bound_is_refused() {
+    let _tools = fake::pretend(|tool, _, input| {
+        let is_refused = tool == "ip6tables-restore" && input.contains("hashlimit");
+        if is_refused { fake::refused() } else { None }
+    });
+    if !may_have_ipv6() {
+        return;
+    }
+    let mut keeper = keeper(Spoofed::LetPass(super::super::Cause::Flag));
+    keeper.redirect.install_until(None, true).await.expect("it is accepted without the bound");
+    keeper.follow(true).await;
+    let Found { state, is_dropped } = keeper.redirect.found().await.expect("it is found");
+    assert_eq!((state, is_dropped), (State::Unbounded, false));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_tool_that_is_busy_is_asked_again_for_a_decision() {
+    let busy = || Error::Busy { tool: "a tool", said: "Another app is currently holding the xtables lock.".to_owned() };
+    let is_busy = std::rc::Rc::new(std::cell::Cell::new(false));
+    let now = std::rc::Rc::clone(&is_busy);
+    let _tools = fake::pretend(move |tool, _, _| (tool.ends_with("-restore") && now.get()).then(|| Err(busy())));
+    let mut keeper = keeper(Spoofed::Dropped);
+    keeper.redirect.install_until(None, false).await.expect("it is accepted");
+    is_busy.set(true);
+    keeper.follow(false).await;
+    assert!(keeper.trouble.is_none() && keeper.redirect.is_installed().await);
+    is_busy.set(false);
+    keeper.follow(false).await;
+    assert!(keeper.redirect.found().await.expect("it is found").is_dropped);
+}
