@@ -36,7 +36,12 @@ const TO_LOOPBACK: [&str; 2] = ["dnat ip to 127.", "--to-destination 127."];
 
 /// Whether the rules have to guard loopback: the sysctl is on, and one of these tools has the first edition's mark.
 pub(super) async fn needs_guard(tools: &[Tool]) -> bool {
-    is_loopback_routed() && is_any(tools, &MARKS).await
+    is_loopback_routed() && may_be_marked(tools).await
+}
+
+/// Rules that cannot be listed now may have the mark. Those that replace them without it would lose it, and the guard, for good.
+async fn may_be_marked(tools: &[Tool]) -> bool {
+    is_any(tools, &MARKS).await.unwrap_or(true)
 }
 
 /// Whether the sysctl is on.
@@ -80,7 +85,9 @@ pub(super) async fn wait_for_successor(
 ) -> Result<(), Error> {
     let Some(addr) = to.addrs().find(SocketAddr::is_ipv4) else { return Ok(()) };
     let mut is_said = false;
-    while is_any(tools, &TO_LOOPBACK).await {
+    // Where rules cannot be listed, there may be none: pods are open while this waits.
+    let mut is_there = is_any(tools, &TO_LOOPBACK).await.unwrap_or(false);
+    while is_there {
         for _ in 0..TRIES {
             if listens(addr).await {
                 return Ok(());
@@ -95,6 +102,8 @@ pub(super) async fn wait_for_successor(
             }
             sleep(PAUSE).await;
         }
+        // They were there, and serve pods.
+        is_there = is_any(tools, &TO_LOOPBACK).await.unwrap_or(true);
     }
     Ok(())
 }
@@ -105,18 +114,61 @@ async fn guard_meanwhile(tools: &[Tool], to: &Destination, shared: &[SocketAddr]
     tool.add(&Plan::meanwhile(to).sharing(shared)).await
 }
 
-/// Whether the rules of one of these tools contain one of these texts.
-pub(super) async fn is_any(tools: &[Tool], words: &[&str]) -> bool {
+/// Whether the rules of one of these tools contain one of these texts. An error if none does, and one cannot be listed.
+pub(super) async fn is_any(tools: &[Tool], words: &[&str]) -> Result<bool, Error> {
+    let mut outcome = Ok(false);
     for tool in tools {
-        if let Ok(Some(listing)) = tool.listing().await
-            && words.iter().any(|words| listing.contains(words))
-        {
-            return true;
+        match tool.listing().await {
+            Ok(Some(listing)) if words.iter().any(|words| listing.contains(words)) => return Ok(true),
+            Ok(_) => {}
+            Err(error) => outcome = Err(error),
         }
     }
-    false
+    outcome
 }
 
 async fn listens(addr: SocketAddr) -> bool {
     matches!(timeout(PAUSE, TcpStream::connect(addr)).await, Ok(Ok(_)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::fake;
+    use super::*;
+
+    /// Of the tools, `nft` is not there.
+    const BOTH: [Tool; 2] = [Tool::Nft, Tool::Iptables];
+
+    #[tokio::test]
+    async fn rules_that_cannot_be_listed_may_have_the_mark() {
+        let _tools = fake::pretend(|tool, _, _| (tool == "nft").then(|| Ok(String::new())));
+        assert!(!may_be_marked(&BOTH).await, "there are no rules");
+        let marked = format!("*filter\n:{} - [0:0]\nCOMMIT\n", iptables::OPENED_LOOPBACK);
+        fake::answer("iptables-restore", &[], &marked).expect("it is pretended").expect("it is accepted");
+        assert!(may_be_marked(&BOTH).await);
+        let _tools = fake::pretend(|_, _, _| None);
+        assert!(may_be_marked(&BOTH).await, "those of nft cannot be listed");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_earlier_redirect_is_not_replaced_because_a_listing_fails_once() {
+        let mut listed = 0;
+        let tools = fake::pretend(move |tool, args, _| {
+            (tool == "iptables-save" && args == ["-t", "nat"]).then(|| {
+                listed += 1;
+                match listed {
+                    1 => {
+                        Ok("-A GCE-METADATA-PROXY-REDIRECT -p tcp -j DNAT --to-destination 127.0.0.1:988\n".to_owned())
+                    }
+                    2 => Err(Error::Silent { tool: "iptables-save" }),
+                    _ => Ok(String::new()),
+                }
+            })
+        });
+        // Nothing listens there.
+        let to = Destination::new(&[([127, 0, 0, 1], 1).into()]).expect("one");
+        wait_for_successor(&[Tool::Iptables], &to, &[], None).await.expect("it waits");
+        let listings = tools.asked().iter().filter(|line| *line == "iptables-save -t nat").count();
+        assert_eq!(listings, 3);
+    }
 }

@@ -280,7 +280,8 @@ impl Redirect {
     /// The error if this is a redirect of a pod, and this is the machine's network, or a node's redirect is in it. Interfaces are no
     /// sign: a pod may have any, hardware and those of pods of its own included.
     async fn foreign_network(&self) -> Option<Error> {
-        let is_any_rule = async || first_edition::is_any(&Tool::all_usable(None).await, &ON_NODE).await;
+        let is_any_rule =
+            async || first_edition::is_any(&Tool::all_usable(None).await, &ON_NODE).await.unwrap_or(false);
         match self.settings.mode {
             Mode::DaemonSet { .. } => None,
             Mode::Sidecar { .. } if host::has_this_network() => Some(Error::OnHost),
