@@ -15,6 +15,7 @@ use std::io;
 use std::net::IpAddr;
 
 use base::netlink::{self, NLM_F_ACK, NLM_F_DUMP, add_attribute, ask, attributes, number};
+use base::routes;
 
 /// The index of `lo` in every network namespace.
 const LO: u32 = 1;
@@ -75,6 +76,15 @@ pub(super) fn find(ip: IpAddr) -> io::Result<Presence> {
     })
 }
 
+/// Whether packets to this address stay on this node.
+pub(super) fn is_local(ip: IpAddr) -> io::Result<bool> {
+    #[cfg(test)]
+    if let Some(listed) = pretended_list() {
+        return Ok(listed?.iter().any(|address| address.ip == ip));
+    }
+    routes::is_local(ip)
+}
+
 /// Whether the redirect has added an address.
 pub(super) fn has_any() -> io::Result<bool> {
     Ok(list()?.iter().any(Address::is_ours))
@@ -126,12 +136,13 @@ fn list() -> io::Result<Vec<Address>> {
 #[cfg(test)]
 fn pretended_list() -> Option<io::Result<Vec<Address>>> {
     let ours = |ip: &IpAddr| Address { ip: *ip, interface: LO, metric: METRIC };
-    super::fake::with_addresses(|addresses| Ok(addresses.iter().map(ours).collect()))
+    super::fake::with_addresses(|addresses| Ok(addresses?.iter().map(ours).collect()))
 }
 
 #[cfg(test)]
 fn pretended_change(kind: u16, ip: IpAddr) -> Option<io::Result<()>> {
     super::fake::with_addresses(|addresses| {
+        let addresses = addresses?;
         addresses.retain(|other| *other != ip);
         addresses.extend((kind == RTM_NEWADDR).then_some(ip));
         Ok(())

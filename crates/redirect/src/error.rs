@@ -5,7 +5,7 @@
 use std::io;
 use std::net::IpAddr;
 
-use super::process::TIMEOUT;
+use super::process::{self, TIMEOUT};
 
 /// Reason why the rules could not be read or changed.
 #[derive(Debug, thiserror::Error)]
@@ -94,6 +94,9 @@ pub enum Error {
          (Helm: redirect.addresses)"
     )]
     NoAddress { addr: IpAddr, error: io::Error },
+    /// The kernel has no room for the question now, or this process has no descriptor for it.
+    #[error("whether this node has the address {addr} cannot be found out now, nor can it be added: {error}")]
+    AddressBusy { addr: IpAddr, error: io::Error },
     /// A tool's rules cannot be removed.
     #[error(
         "rules of a redirect may remain: {0}. The proxy's addresses stay on the interface lo until they are gone, since pods may be sent \
@@ -106,8 +109,13 @@ pub enum Error {
 }
 
 impl Error {
-    /// Whether a tool that is there fails now, and may work the next time.
+    /// The error for an address that cannot be added or read.
+    pub(super) fn of_address(addr: IpAddr, error: io::Error) -> Self {
+        if process::is_passing(&error) { Self::AddressBusy { addr, error } } else { Self::NoAddress { addr, error } }
+    }
+
+    /// Whether a tool that is there, or the kernel, fails now, and may work the next time.
     pub(super) fn is_passing(&self) -> bool {
-        matches!(self, Self::Busy { .. } | Self::Silent { .. })
+        matches!(self, Self::Busy { .. } | Self::Silent { .. } | Self::AddressBusy { .. })
     }
 }

@@ -5,7 +5,12 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::io;
 use std::net::IpAddr;
+use std::time::Duration;
+
+use rustix::io::Errno;
+use tokio::time::Instant;
 
 use super::{Error, PROXY};
 
@@ -29,6 +34,8 @@ struct Tools {
     tables: BTreeMap<(bool, String), Chains>,
     /// Those that the redirect added to `lo`.
     addresses: Vec<IpAddr>,
+    /// There is no descriptor for a request to the kernel before.
+    netlink_fails_until: Option<Instant>,
     /// Packets that each rule has met since its table was last changed.
     met: u64,
 }
@@ -45,7 +52,14 @@ impl Drop for Pretence {
 /// Pretends to have these tools. `answers`: what they answer instead of what they would.
 pub(super) fn pretend(answers: impl FnMut(&str, &[&str], &str) -> Option<Answer> + 'static) -> Pretence {
     let (answers, asked, tables) = (Box::new(answers), Vec::new(), BTreeMap::new());
-    TOOLS.set(Some(Tools { answers, asked, tables, addresses: PROXY.map(|to| to.ip()).to_vec(), met: 0 }));
+    TOOLS.set(Some(Tools {
+        answers,
+        asked,
+        tables,
+        addresses: PROXY.map(|to| to.ip()).to_vec(),
+        netlink_fails_until: None,
+        met: 0,
+    }));
     Pretence
 }
 
@@ -59,15 +73,20 @@ impl Pretence {
     pub(super) fn asked(&self) -> Vec<String> {
         with(|tools| tools.asked.clone()).expect("a test pretends")
     }
+
+    pub(super) fn break_netlink_for(&self, time: Duration) {
+        with(|tools| tools.netlink_fails_until = Some(Instant::now() + time));
+    }
 }
 
 fn with<T>(then: impl FnOnce(&mut Tools) -> T) -> Option<T> {
     TOOLS.with_borrow_mut(|tools| tools.as_mut().map(then))
 }
 
-/// The redirect's addresses on `lo`, which a test may change. `None` if none pretends.
-pub(super) fn with_addresses<T>(then: impl FnOnce(&mut Vec<IpAddr>) -> T) -> Option<T> {
-    with(|tools| then(&mut tools.addresses))
+/// The redirect's addresses on `lo`, or the kernel's error. `None` if no test pretends.
+pub(super) fn with_addresses<T>(then: impl FnOnce(io::Result<&mut Vec<IpAddr>>) -> T) -> Option<T> {
+    let is_broken = |tools: &Tools| tools.netlink_fails_until.is_some_and(|until| Instant::now() < until);
+    with(|tools| then(if is_broken(tools) { Err(Errno::MFILE.into()) } else { Ok(&mut tools.addresses) }))
 }
 
 pub(super) fn is_pretended() -> bool {

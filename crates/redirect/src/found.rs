@@ -2,14 +2,12 @@
 
 use std::net::SocketAddr;
 
-use base::routes::is_local;
-
 use super::plan::Plan;
 use super::state::STILL_CLOSED;
-use super::{Destination, Error, Redirect, Settings, State, Tool, closing, privileges};
+use super::{Destination, Error, Redirect, Settings, State, Tool, addresses, closing, privileges};
 
 /// The addresses to which installed rules send pods, whatever their settings and tool.
-pub(super) async fn destinations() -> Vec<SocketAddr> {
+async fn destinations() -> Vec<SocketAddr> {
     let mut found = Vec::new();
     for tool in Tool::all_usable(None).await {
         let listing = tool.listing().await.ok().flatten().unwrap_or_default();
@@ -26,8 +24,8 @@ fn sends_to(rule: &str) -> Option<SocketAddr> {
 }
 
 /// Whether this node has all these addresses. An address that cannot be looked up counts as one that it has.
-pub(super) fn lead_here(to: &[SocketAddr]) -> bool {
-    to.iter().all(|to| is_local(to.ip()).unwrap_or(true))
+fn lead_here(to: &[SocketAddr]) -> bool {
+    to.iter().all(|to| addresses::is_local(to.ip()).unwrap_or(true))
 }
 
 /// The installed rules.
@@ -70,6 +68,13 @@ impl Redirect {
             state => state,
         };
         Ok(Found { state, is_dropped })
+    }
+
+    /// The state of rules, whatever their settings, that close the metadata server to pods by each IP version and send them to nothing but
+    /// addresses of this node, where a proxy may serve them. `None` if there are none.
+    pub(super) async fn in_force(&self) -> Result<Option<State>, Error> {
+        let state = self.state().await?;
+        Ok((state != State::Absent && lead_here(&destinations().await)).then_some(state))
     }
 
     /// Whether a redirect with these settings is in force that sends pods to other addresses of this node, where a proxy may serve

@@ -9,7 +9,7 @@ use super::plan::Plan;
 use super::spoofing::Spoofed;
 use super::{
     Destination, Error, Mode, NotInstalled, Opened, Pods, Redirect, Settings, State, Tool, Unserved, addresses,
-    closing, first_edition, found, privileges,
+    closing, first_edition, privileges,
 };
 
 /// Pause before the second attempt to replace an earlier redirect. Pods are not closed before that has failed too.
@@ -54,11 +54,9 @@ impl Redirect {
         let to = Destination::first_of(addrs).unwrap_or_default();
         let settings = Settings { mode: Mode::DaemonSet { uplinks: None }, to, is_shared: true, opened };
         let redirect = Self { settings, tool: None };
-        match redirect.state().await {
-            Ok(state) if state != State::Absent && found::lead_here(&found::destinations().await) => {
-                Unserved::InForce(state)
-            }
-            Ok(_) => Unserved::NotInstalled(closing::install_first(&redirect.closing_plans(false), None).await),
+        match redirect.in_force().await {
+            Ok(Some(state)) => Unserved::InForce(state),
+            Ok(None) => Unserved::NotInstalled(closing::install_first(&redirect.closing_plans(false), None).await),
             Err(error) => Unserved::NotInstalled(Pods::Open(error)),
         }
     }
@@ -137,8 +135,14 @@ impl Redirect {
     }
 
     async fn close(&self, why: Error, plan: &Plan) -> NotInstalled {
-        // These flags cannot work on this node. Those of a predecessor may.
-        if matches!(why, Error::Missing(_)) && self.may_be_served().await {
+        let stay = match why {
+            // These flags cannot work on this node. Those of a predecessor may.
+            Error::Missing(_) => self.may_be_served().await,
+            // The next attempt may succeed, and pods need not be without a proxy until then.
+            Error::AddressBusy { .. } => matches!(self.in_force().await, Ok(Some(_))),
+            _ => false,
+        };
+        if stay {
             return NotInstalled { why, pods: Pods::InForce };
         }
         closing::close(why, &self.closing_plans(plan.guards_loopback()), self.tool).await
@@ -199,3 +203,6 @@ fn warn_unbounded(error: &Error) {
          can flood the proxy. 0 turns it off without this warning"
     );
 }
+
+#[cfg(test)]
+mod tests;

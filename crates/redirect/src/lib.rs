@@ -122,7 +122,6 @@ pub use state::State;
 pub use tool::Tool;
 
 use addresses::Presence;
-use base::routes::is_local;
 use found::Found;
 use plan::Plan;
 use spoofing::{Cause, Spoofed};
@@ -194,7 +193,7 @@ impl Redirect {
     fn add_addresses(&self) -> Result<(), Error> {
         for addr in self.of_node() {
             match self.presence(addr)? {
-                Presence::Absent => addresses::add(addr).map_err(|error| Error::NoAddress { addr, error })?,
+                Presence::Absent => addresses::add(addr).map_err(|error| Error::of_address(addr, error))?,
                 Presence::Ours | Presence::Others => {}
             }
         }
@@ -204,9 +203,9 @@ impl Redirect {
     /// Fails if another program added the address, unless it may be shared, and if the kernel would refuse to add it. An address
     /// that the redirect does not add must be there.
     fn presence(&self, addr: IpAddr) -> Result<Presence, Error> {
-        let unread = |error| Error::NoAddress { addr, error };
+        let unread = |error| Error::of_address(addr, error);
         if !is_added(addr) {
-            let is_here = is_local(addr).map_err(unread)?;
+            let is_here = addresses::is_local(addr).map_err(unread)?;
             return if is_here { Ok(Presence::Others) } else { Err(Error::Missing(addr)) };
         }
         match addresses::find(addr).map_err(unread)? {
@@ -216,11 +215,12 @@ impl Redirect {
         }
     }
 
-    /// The first fault of the addresses that pods are sent to, if any.
+    /// The first fault of the addresses that pods are sent to, if any. That one cannot be read now is none: it may be as it was.
     fn wrong_address(&self) -> Option<String> {
         self.of_node().find_map(|addr| match self.presence(addr) {
             Ok(Presence::Absent) => Some(format!("the address {addr} is missing from the interface lo")),
             Ok(Presence::Ours | Presence::Others) => None,
+            Err(error) if error.is_passing() => None,
             Err(error) => Some(error.to_string()),
         })
     }

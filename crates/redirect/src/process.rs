@@ -63,9 +63,9 @@ pub(super) async fn run(tool: &'static str, args: &[&str], input: &str) -> Resul
     Err(if output.status.code().is_none() { Error::Busy { tool, said } } else { failure(tool, said) })
 }
 
-/// Whether the system may have room for the tool the next time.
-fn is_passing(error: &io::Error) -> bool {
-    const PASSING: [Errno; 5] = [Errno::NOMEM, Errno::AGAIN, Errno::MFILE, Errno::NFILE, Errno::INTR];
+/// Whether the system may have room for the tool, or for a request to the kernel, the next time.
+pub(super) fn is_passing(error: &io::Error) -> bool {
+    const PASSING: [Errno; 6] = [Errno::NOMEM, Errno::AGAIN, Errno::MFILE, Errno::NFILE, Errno::INTR, Errno::NOBUFS];
     Errno::from_io_error(error).is_some_and(|error| PASSING.contains(&error))
 }
 
@@ -91,9 +91,13 @@ mod tests {
             assert_eq!(matches!(error, Error::Busy { .. }), expected, "{script}: {error}");
         }
         // In no words, which are another C library's.
-        for (error, expected) in
-            [(Errno::NOMEM, true), (Errno::MFILE, true), (Errno::NOENT, false), (Errno::ACCESS, false)]
-        {
+        for (error, expected) in [
+            (Errno::NOMEM, true),
+            (Errno::MFILE, true),
+            (Errno::NOBUFS, true),
+            (Errno::NOENT, false),
+            (Errno::ACCESS, false),
+        ] {
             assert_eq!(is_passing(&error.into()), expected, "{error}");
         }
         let missing = run("no-such-tool", &[], "").await;
