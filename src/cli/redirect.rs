@@ -11,7 +11,9 @@ use super::log::LogArgs;
 use super::opened::OpenedArgs;
 use super::startup_taint::StartupTaintArgs;
 use super::syntax::{self, ArgExt as _, Choice};
-use redirect::{Command, Destination, METADATA_V4, METADATA_V6, Mode, PROXY, Redirect, SIDECAR_UID, Settings, Tool};
+use redirect::{
+    Command, Destination, METADATA_V4, METADATA_V6, Mode, PROXY, Redirect, SIDECAR_UID, Settings, Tool, Uplinks,
+};
 
 #[derive(Debug, Subcommand)]
 #[expect(clippy::large_enum_variant, reason = "parsed once")]
@@ -147,7 +149,8 @@ impl RedirectArgs {
             }
             Place::DaemonSet => {
                 let uplinks = mistakes.list(self.uplink);
-                Some(Mode::DaemonSet { uplinks: Some(uplinks).filter(|uplinks| !uplinks.is_empty()) })
+                let uplinks = Some(uplinks).filter(|uplinks| !uplinks.is_empty());
+                Some(Mode::DaemonSet { uplinks: uplinks.map(Uplinks::named) })
             }
             Place::Sidecar if has_uid => uid.map(|proxy_uid| Mode::Sidecar { proxy_uid }),
             Place::Sidecar => mistakes.refuse(format!(
@@ -328,7 +331,7 @@ pub(super) mod tests {
     fn a_node_may_have_several_uplinks() {
         let redirect = redirect("redirect check --uplink eth0,eth1 --uplink ens4");
         let uplinks = ["eth0", "eth1", "ens4"].map(str::to_owned).to_vec();
-        assert_eq!(redirect.settings.mode, Mode::DaemonSet { uplinks: Some(uplinks) });
+        assert_eq!(redirect.settings.mode, Mode::DaemonSet { uplinks: Some(Uplinks::named(uplinks)) });
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! [`Keeper`]: checks the rules, restores them, and tries again if they cannot be installed.
 
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -7,9 +8,10 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::sleep;
 
+use super::decision::{Decision, Scan as _};
 use super::drops::Drops;
-use super::spoofing::{Decision, REFUSED, Spoofed};
-use super::{Error, Found, Installed, InstalledRedirect, NotInstalled, Pods, Redirect, State};
+use super::spoofing::{REFUSED, Spoofed};
+use super::{Error, Found, Installed, InstalledRedirect, Mode, NotInstalled, Pods, Redirect, State, Uplinks};
 use prometheus::{IntCounter, IntCounterVec, IntGaugeVec};
 
 /// Interval between checks of the rules. If something flushes them, such as a firewall reload, the node is exposed for up to
@@ -44,7 +46,9 @@ pub struct Keeper {
     is_decision_refused: bool,
     /// The bound on new connections was refused although a dry run accepted it.
     is_bound_refused: bool,
-    decision: Decision,
+    decision: Decision<Spoofed>,
+    /// `None` if they are named by a flag, or in a sidecar.
+    uplinks: Option<Decision<Uplinks>>,
     /// The label in the last log message about spoofed packets.
     said: &'static str,
     /// The last log message about IPv6 that is left out. `None` if it is not.
@@ -83,7 +87,7 @@ impl Keeper {
     /// A keeper of a redirect that was just installed.
     pub fn of_installed(installed: InstalledRedirect, metrics: Metrics) -> Self {
         let InstalledRedirect { redirect, decided, installed } = installed;
-        let decision = Decision::new(decided, false);
+        let decision = Decision::new(decided);
         let mut keeper = Self::new(redirect, decision, metrics);
         keeper.warn_of_ipv6();
         keeper.warn_of_spoofing();
@@ -91,19 +95,21 @@ impl Keeper {
         keeper
     }
 
-    fn new(redirect: Redirect, decision: Decision, metrics: Metrics) -> Self {
+    fn new(mut redirect: Redirect, decision: Decision<Spoofed>, metrics: Metrics) -> Self {
         let Metrics { dropped, spoofed, restored } = metrics;
         for label in FOUND {
             // All series exist from the start, so that the first increase is seen.
             restored.with_label_values(&[label]);
         }
         let (drops, installed, standing) = (Drops::new(dropped), Arc::default(), Arc::default());
+        let uplinks = redirect.hold_uplinks().map(Decision::new);
         let keeper = Self {
             redirect,
             trouble: None,
             is_decision_refused: false,
             is_bound_refused: false,
             decision,
+            uplinks,
             said: "",
             left_out: None,
             spoofed,
@@ -121,7 +127,7 @@ impl Keeper {
         let first = redirect.spoofed();
         // The rules of an earlier keeper, which has scanned more than once.
         let is_dropping = first.is_transient() && redirect.is_dropping().await;
-        let decision = Decision::new(first, is_dropping);
+        let decision = if is_dropping { Decision::after(Spoofed::Dropped, first) } else { Decision::new(first) };
         let mut keeper = Self::new(redirect, decision, metrics);
         match keeper.install().await {
             Ok(installed) => keeper.is_installed(&installed),
@@ -147,9 +153,10 @@ impl Keeper {
     /// Checks the rules and restores them if they differ, while polled.
     pub async fn run(mut self) {
         loop {
-            let interval =
-                if self.trouble.is_some() || !self.decision.is_settled() { RETRY_INTERVAL } else { CHECK_INTERVAL };
+            let is_settled = self.decision.is_settled() && self.uplinks.as_ref().is_none_or(Decision::is_settled);
+            let interval = if self.trouble.is_some() || !is_settled { RETRY_INTERVAL } else { CHECK_INTERVAL };
             sleep(interval).await;
+            let is_moved = self.uplinks.is_some() && self.follow_uplinks(Uplinks::find());
             let found = self.redirect.found().await;
             self.decision.update(self.redirect.spoofed());
             if let Ok(Found { state, is_dropped }) = &found
@@ -168,7 +175,7 @@ impl Keeper {
             let is_missing =
                 matches!(found, Ok(State::Absent)) && self.trouble.as_ref().is_none_or(|trouble| !trouble.is_open);
             // Before the rules are restored, which may fail.
-            if is_missing || self.trouble.is_none() {
+            if is_missing || self.trouble.is_none() && !is_moved {
                 self.restored.with_label_values(&[label(&found)]).inc();
             }
             // Pods are protected first; what is logged can wait.
@@ -186,11 +193,34 @@ impl Keeper {
                 Ok(installed) => {
                     self.warn_of_ipv6();
                     self.show_decision(installed.drops_spoofed);
-                    say_restored(&found);
+                    if !is_moved {
+                        say_restored(&found);
+                    }
                 }
                 Err(error) => self.is_not_installed(&error),
             }
         }
+    }
+
+    /// Takes a scan for the node's uplinks into account. Returns whether they are others now, so that the rules differ.
+    fn follow_uplinks(&mut self, found: io::Result<Uplinks>) -> bool {
+        let Some(uplinks) = &mut self.uplinks else { return false };
+        let before = uplinks.current().clone();
+        match found {
+            Ok(now) => uplinks.update(now),
+            Err(error) => {
+                tracing::warn!(%error, "the node's uplinks cannot be found, and count as those before: {before}")
+            }
+        }
+        let now = uplinks.current().clone();
+        if now == before {
+            return false;
+        }
+        tracing::warn!(
+            "the node's uplinks changed from {before} to {now}: packets that arrive on them are not redirected"
+        );
+        self.redirect.settings.mode = Mode::DaemonSet { uplinks: Some(now) };
+        true
     }
 
     /// Installs the rules with the bound on new connections if a dry run no longer refuses it.

@@ -82,6 +82,7 @@ mod addresses;
 mod closing;
 mod command;
 mod dataplane;
+mod decision;
 mod destination;
 mod drops;
 mod error;
@@ -120,12 +121,12 @@ pub use settings::{Mode, Opened, Routes, Settings};
 pub use spoofing::DropSpoofed;
 pub use state::State;
 pub use tool::Tool;
+pub use uplinks::Uplinks;
 
 use addresses::Presence;
 use found::Found;
 use plan::Plan;
 use spoofing::{Cause, Spoofed};
-use uplinks::Uplinks;
 
 /// User ID of the proxy in a sidecar: in the image, and in the manifests in `deploy/sidecar`. Packets of this
 /// user bypass the redirect, so no application may run as it. Hence it is not a common one (0, 1000, 65532 of
@@ -327,10 +328,23 @@ impl Redirect {
 
     fn uplinks(&self) -> Uplinks {
         match &self.settings.mode {
-            Mode::DaemonSet { uplinks: Some(named) } => Uplinks::named(named),
-            Mode::DaemonSet { uplinks: None } => Uplinks::find(),
+            Mode::DaemonSet { uplinks: Some(uplinks) } => uplinks.clone(),
+            Mode::DaemonSet { uplinks: None } => Uplinks::find().unwrap_or_else(|error| {
+                tracing::warn!(%error, "the node's uplinks cannot be found: what arrives on them is taken for packets of pods");
+                Uplinks::default()
+            }),
             Mode::Sidecar { .. } => Uplinks::default(),
         }
+    }
+
+    /// Makes the node's uplinks those of now, until others are set. `None` if they are named by a flag, or in a sidecar.
+    fn hold_uplinks(&mut self) -> Option<Uplinks> {
+        if !matches!(self.settings.mode, Mode::DaemonSet { uplinks: None }) {
+            return None;
+        }
+        let uplinks = self.uplinks();
+        self.settings.mode = Mode::DaemonSet { uplinks: Some(uplinks.clone()) };
+        Some(uplinks)
     }
 
     fn closing_plans(&self, is_loopback_guarded: bool) -> Vec<Plan> {

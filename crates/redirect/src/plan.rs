@@ -161,7 +161,7 @@ pub(super) mod tests {
 
     /// A node's plan, with one port left open.
     pub(in super::super) fn node() -> Plan {
-        Plan::new(&node_settings(&destination::PROXY), &Uplinks::named(&["ens4".to_owned()]))
+        Plan::new(&node_settings(&destination::PROXY), &Uplinks::named(vec!["ens4".to_owned()]))
     }
 
     /// A pod's plan, with IPv6 left open.
@@ -211,7 +211,7 @@ pub(super) mod tests {
         assert_eq!((node().has_bound(), without.has_bound(), without.without_bound()), (true, false, None));
         let mut off = node_settings(&destination::PROXY);
         off.opened.max_new_connections = None;
-        let off = Plan::new(&off, &Uplinks::named(&["ens4".to_owned()]));
+        let off = Plan::new(&off, &Uplinks::named(vec!["ens4".to_owned()]));
         assert_eq!((&off.chains, off.without_bound()), (&without.chains, None));
         for other in [off, node()] {
             assert!(!without.marks().iter().any(|mark| other.marks().contains(mark)), "{:?}", without.marks());
@@ -222,7 +222,7 @@ pub(super) mod tests {
     fn only_a_node_s_rules_drop_spoofed_packets_unless_that_is_off() {
         let mut off = node_settings(&destination::PROXY);
         off.opened.drop_spoofed = DropSpoofed::False;
-        let off = Plan::new(&off, &Uplinks::named(&["ens4".to_owned()]));
+        let off = Plan::new(&off, &Uplinks::named(vec!["ens4".to_owned()]));
         assert_eq!([node(), off, pod()].map(|plan| plan.drops_spoofed()), [true, false, false]);
     }
 

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use super::{Destination, DropSpoofed, Rate};
+use super::{Destination, DropSpoofed, Rate, Uplinks};
 
 /// The rules' behaviour, regardless of the tool.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -23,7 +23,7 @@ pub enum Mode {
     /// Packets of all pods on this node, except pods in the node's own network.
     DaemonSet {
         /// Interfaces that receive no packets from pods. `None` to detect the uplinks to the metadata server.
-        uplinks: Option<Vec<String>>,
+        uplinks: Option<Uplinks>,
     },
     /// Packets of this pod, except the proxy's own.
     Sidecar {

@@ -9,18 +9,16 @@
 //! A route for each IP version that is routed to pods at all: on a node with IPv6, a network may give pods IPv4 alone.
 //!
 //! The interface of a new pod is there a moment before its route. So the keeper changes a decision only if two consecutive scans find
-//! the same cause ([`Decision`]), and until then the rules of either decision count as installed.
-
-mod decision;
+//! the same cause ([`Decision`](super::decision::Decision)), and until then the rules of either decision count as installed.
 
 use std::collections::HashSet;
 use std::fmt;
 
 use strum::Display;
 
+use super::decision::Scan;
 use base::links::{self, Link};
 use base::routes::{self, Route};
-pub(super) use decision::Decision;
 
 /// Whether to drop packets that arrive on an interface other than the one that routes to their source.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Display)]
@@ -61,7 +59,7 @@ pub(super) struct Unrouted {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Display)]
-enum Version {
+pub(super) enum Version {
     #[strum(serialize = "IPv4")]
     V4,
     #[strum(serialize = "IPv6")]
@@ -97,12 +95,25 @@ impl Spoofed {
         *self == Self::LetPass(Cause::NoPods)
     }
 
-    /// Whether another scan may find something else soon.
-    pub(super) fn is_transient(&self) -> bool {
+    /// The text for the log and `redirect check`. `None` if these packets are dropped.
+    pub(super) fn doubt(&self) -> Option<String> {
+        match self {
+            Self::Dropped => None,
+            Self::LetPass(cause) => Some(format!("packets with spoofed source addresses are not dropped: {cause}")),
+        }
+    }
+}
+
+impl Scan for Spoofed {
+    fn is_transient(&self) -> bool {
         matches!(self, Self::LetPass(Cause::NoRoute(_) | Cause::Unknown(_)))
     }
 
-    /// The common result of two consecutive scans, if any. Different pods that are being started are not the same cause.
+    fn says_nothing(&self) -> bool {
+        self.is_without_pods()
+    }
+
+    /// Different pods that are being started are not the same cause.
     fn agreed(&self, later: &Self) -> Option<Self> {
         match (self, later) {
             (Self::LetPass(Cause::NoRoute(before)), Self::LetPass(Cause::NoRoute(now))) => {
@@ -110,14 +121,6 @@ impl Spoofed {
                 (!both.is_empty()).then_some(Self::LetPass(Cause::NoRoute(both)))
             }
             _ => (self.label() == later.label()).then(|| later.clone()),
-        }
-    }
-
-    /// The text for the log and `redirect check`. `None` if these packets are dropped.
-    pub(super) fn doubt(&self) -> Option<String> {
-        match self {
-            Self::Dropped => None,
-            Self::LetPass(cause) => Some(format!("packets with spoofed source addresses are not dropped: {cause}")),
         }
     }
 }
@@ -228,13 +231,13 @@ pub(super) mod tests {
         names.iter().map(|name| (*name).to_owned()).collect()
     }
 
-    pub(super) fn no_route(unrouted: &[(&str, Version)]) -> Spoofed {
+    pub(in super::super) fn no_route(unrouted: &[(&str, Version)]) -> Spoofed {
         let unrouted =
             unrouted.iter().map(|(name, version)| Unrouted { interface: (*name).to_owned(), version: *version });
         Spoofed::LetPass(Cause::NoRoute(unrouted.collect()))
     }
 
-    pub(super) const NO_PODS_YET: Spoofed = Spoofed::LetPass(Cause::NoPods);
+    pub(in super::super) const NO_PODS_YET: Spoofed = Spoofed::LetPass(Cause::NoPods);
 
     #[test]
     fn spoofed_packets_are_dropped_where_each_entry_of_pods_has_a_route() {

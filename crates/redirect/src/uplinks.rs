@@ -6,29 +6,30 @@
 //! well (such as where the node is itself a container, with a veth).
 
 use std::collections::HashSet;
-use std::fmt;
 use std::net::{IpAddr, SocketAddr};
+use std::{fmt, io};
 
+use super::decision::Scan;
 use super::destination::{METADATA_V4, METADATA_V6};
 use base::links::{self, Link};
 use base::routes::{self, Route};
 
 /// The uplinks, for the packets of each IP version.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Uplinks {
+pub struct Uplinks {
     v4: Vec<String>,
     v6: Vec<String>,
 }
 
 impl Uplinks {
     /// These, for both IP versions.
-    pub(super) fn named(names: &[String]) -> Self {
-        Self { v4: names.to_vec(), v6: names.to_vec() }
+    pub fn named(names: Vec<String>) -> Self {
+        Self { v4: names.clone(), v6: names }
     }
 
     /// The interfaces with the most specific route to an address of the metadata server. Empty if there is none.
-    pub(super) fn find() -> Self {
-        Self::of(&routes::list().unwrap_or_default(), &links::list().unwrap_or_default())
+    pub(super) fn find() -> io::Result<Self> {
+        Ok(Self::of(&routes::list()?, &links::list()?))
     }
 
     fn of(routes: &[Route], links: &[Link]) -> Self {
@@ -50,6 +51,17 @@ impl Uplinks {
     /// All, for both IP versions.
     pub(super) fn names(&self) -> Vec<String> {
         unique(self.v4.iter().chain(&self.v6).cloned().collect())
+    }
+}
+
+/// A route may be gone for a moment, as while the node's address is renewed.
+impl Scan for Uplinks {
+    fn agreed(&self, later: &Self) -> Option<Self> {
+        (self == later).then(|| later.clone())
+    }
+
+    fn is_transient(&self) -> bool {
+        *self == Self::default()
     }
 }
 

@@ -1,10 +1,10 @@
-use super::super::{PROXY, fake};
+use super::super::{PROXY, Uplinks, fake};
 use super::*;
 
 /// A redirect by IPv6 alone, which does not depend on the machine's addresses.
 fn redirect(uplink: &str) -> Redirect {
     let settings = Settings {
-        mode: Mode::DaemonSet { uplinks: Some(vec![uplink.to_owned()]) },
+        mode: Mode::DaemonSet { uplinks: Some(Uplinks::named(vec![uplink.to_owned()])) },
         to: Destination::new(&PROXY[1..]).expect("one"),
         is_shared: false,
         opened: Opened::default(),

@@ -1,13 +1,13 @@
 use prometheus::Opts;
 
 use super::super::destination::may_have_ipv6;
-use super::super::{Destination, Mode, Opened, PROXY, Settings, Tool, fake};
+use super::super::{Destination, Mode, Opened, PROXY, Settings, Tool, Uplinks, fake};
 use super::*;
 
 /// A redirect by IPv6 alone, which does not depend on the machine's addresses.
 fn redirect() -> Redirect {
     let settings = Settings {
-        mode: Mode::DaemonSet { uplinks: Some(vec!["ens4".to_owned()]) },
+        mode: Mode::DaemonSet { uplinks: Some(Uplinks::named(vec!["ens4".to_owned()])) },
         to: Destination::new(&PROXY[1..]).expect("one"),
         is_shared: false,
         opened: Opened::default(),
@@ -23,7 +23,7 @@ fn keeper(decided: Spoofed) -> Keeper {
         spoofed: IntGaugeVec::new(spoofed, &[&by_decision[0]]).expect("a name"),
         restored: IntCounterVec::new(restored, &[&by_found[0]]).expect("a name"),
     };
-    Keeper::new(redirect(), Decision::new(decided, false), metrics)
+    Keeper::new(redirect(), Decision::new(decided), metrics)
 }
 
 /// iptables changes the rules of one IP version after the other.
@@ -50,9 +50,9 @@ async fn a_decision_that_ip6tables_alone_refuses_leaves_the_rules_whole() {
     }
     assert_eq!((tried[0], tried[1]), (tried[1], tried[2]), "what was refused is not tried again");
     // The chain may be accepted when the interfaces lead to it another time.
-    keeper.decision = Decision::new(Spoofed::LetPass(super::super::Cause::Flag), false);
+    keeper.decision = Decision::new(Spoofed::LetPass(super::super::Cause::Flag));
     keeper.follow(false).await;
-    keeper.decision = Decision::new(Spoofed::Dropped, false);
+    keeper.decision = Decision::new(Spoofed::Dropped);
     keeper.follow(false).await;
     assert!(refusals() > tried[2]);
 }
@@ -88,4 +88,20 @@ async fn a_tool_that_is_busy_is_asked_again_for_a_decision() {
     is_busy.set(false);
     keeper.follow(false).await;
     assert!(keeper.redirect.found().await.expect("it is found").is_dropped);
+}
+
+#[tokio::test(start_paused = true)]
+async fn uplinks_that_are_gone_for_a_moment_leave_the_rules_as_they_are() {
+    let _tools = fake::pretend(|_, _, _| None);
+    let mut keeper = keeper(Spoofed::Dropped);
+    let [ens4, ens5] = ["ens4", "ens5"].map(|name| Uplinks::named(vec![name.to_owned()]));
+    keeper.uplinks = Some(Decision::new(ens4.clone()));
+    keeper.redirect.install_until(None, true).await.expect("it is accepted");
+    let unread = || Err(io::ErrorKind::Other.into());
+    for found in [Ok(ens4.clone()), unread(), Ok(Uplinks::default()), unread(), Ok(ens4), Ok(ens5.clone())] {
+        assert!(!keeper.follow_uplinks(found));
+        assert_eq!(keeper.redirect.state().await.expect("it is found"), State::Installed);
+    }
+    assert!(keeper.follow_uplinks(Ok(ens5)));
+    assert!(matches!(keeper.redirect.state().await, Ok(State::Differs(_))), "the keeper replaces them");
 }
