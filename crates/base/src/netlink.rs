@@ -3,7 +3,8 @@
 use std::io;
 use std::net::IpAddr;
 
-use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socket_with};
+use rustix::net::netlink::NETFILTER;
+use rustix::net::{AddressFamily, Protocol, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socket_with};
 
 /// From `linux/netlink.h`.
 pub const NLM_F_ACK: u16 = 0x4;
@@ -18,9 +19,18 @@ const NLA_TYPE_MASK: u16 = 0x3fff;
 pub(crate) const HEADER: usize = 16;
 const ATTRIBUTE: usize = 4;
 
-/// Sends a request to the kernel, and returns the messages of its response.
+/// Sends a request about the network to the kernel, and returns the messages of its response.
 pub fn ask(kind: u16, flags: u16, request: &[u8]) -> io::Result<Vec<Vec<u8>>> {
-    let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, None)?;
+    ask_by(None, kind, flags, request)
+}
+
+/// The same about rules for packets.
+pub fn ask_netfilter(kind: u16, flags: u16, request: &[u8]) -> io::Result<Vec<Vec<u8>>> {
+    ask_by(Some(NETFILTER), kind, flags, request)
+}
+
+fn ask_by(protocol: Option<Protocol>, kind: u16, flags: u16, request: &[u8]) -> io::Result<Vec<Vec<u8>>> {
+    let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, protocol)?;
     let mut message = Vec::new();
     message.extend(u32::try_from(HEADER + request.len()).expect("a few bytes").to_ne_bytes());
     message.extend(kind.to_ne_bytes());
@@ -63,7 +73,7 @@ pub fn attributes(mut rest: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     })
 }
 
-/// Appends an attribute, whose length is one of whole words: it is not padded.
+/// Appends an attribute, whose length is one of whole words, or which is the last: it is not padded.
 pub fn add_attribute(message: &mut Vec<u8>, kind: u16, value: &[u8]) {
     message.extend(u16::try_from(ATTRIBUTE + value.len()).expect("a few bytes").to_ne_bytes());
     message.extend(kind.to_ne_bytes());

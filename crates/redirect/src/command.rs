@@ -133,7 +133,7 @@ async fn report(redirect: &Redirect) -> Result<(Vec<String>, bool), Error> {
                           reset, except DNS and what --redirect-allow opens"
                 .to_owned()
         }
-        State::Absent if Tool::Nft.if_usable().await?.is_none() => return Err(Error::Unseen),
+        State::Absent if Tool::may_hide_rules().await? => return Err(Error::Unseen),
         State::Absent => {
             "the redirect is not installed, or not whole, and pods are OPEN: they reach the metadata server itself, by \
                           IPv4 or IPv6, with the node's tokens and secrets"

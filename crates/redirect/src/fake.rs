@@ -34,6 +34,7 @@ struct Tools {
     tables: BTreeMap<(bool, String), Chains>,
     /// Those that the redirect added to `lo`.
     addresses: Vec<IpAddr>,
+    has_nft_table: bool,
     /// There is no descriptor for a request to the kernel before.
     netlink_fails_until: Option<Instant>,
     /// Packets that each rule has met since its table was last changed.
@@ -57,6 +58,7 @@ pub(super) fn pretend(answers: impl FnMut(&str, &[&str], &str) -> Option<Answer>
         asked,
         tables,
         addresses: PROXY.map(|to| to.ip()).to_vec(),
+        has_nft_table: false,
         netlink_fails_until: None,
         met: 0,
     }));
@@ -72,6 +74,10 @@ impl Pretence {
     /// The calls of tools, as command lines.
     pub(super) fn asked(&self) -> Vec<String> {
         with(|tools| tools.asked.clone()).expect("a test pretends")
+    }
+
+    pub(super) fn have_nft_table(&self) {
+        with(|tools| tools.has_nft_table = true);
     }
 
     pub(super) fn break_netlink_for(&self, time: Duration) {
@@ -91,6 +97,11 @@ pub(super) fn with_addresses<T>(then: impl FnOnce(io::Result<&mut Vec<IpAddr>>) 
 
 pub(super) fn is_pretended() -> bool {
     with(|_| ()).is_some()
+}
+
+/// Whether the kernel has nft's table, which the pretended tools do not show. `None` if no test pretends.
+pub(super) fn has_nft_table() -> Option<bool> {
+    with(|tools| tools.has_nft_table)
 }
 
 /// A tool's answer. `None` if no test pretends.

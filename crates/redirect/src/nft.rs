@@ -2,6 +2,9 @@
 
 use std::fmt::Write;
 
+use base::netlink::{NLM_F_ACK, add_attribute, ask_netfilter};
+use rustix::io::Errno;
+
 use super::plan::{Plan, SOURCE_SECONDS, SOURCES};
 use super::rule::{Chain, Hook, Name, Rule, Then, When};
 use super::state::are_reset;
@@ -18,6 +21,28 @@ const NEW_CONNECTIONS: [(&str, &str); 2] = [("new_connections", "ipv4_addr"), ("
 /// Fails unless `nft` is installed and the kernel supports nftables.
 pub(super) async fn probe() -> Result<(), Error> {
     process::run("nft", &["list", "tables"], "").await.map(drop)
+}
+
+/// Whether the kernel has the table, which needs no `nft`. One that cannot be asked may have it.
+pub(super) fn may_have_table() -> bool {
+    // `NFNL_SUBSYS_NFTABLES` and `NFT_MSG_GETTABLE`.
+    const GET_TABLE: u16 = (10 << 8) | 1;
+    const NFPROTO_INET: u8 = 1;
+    const NFTA_TABLE_NAME: u16 = 1;
+    // The table is not there, or the kernel has no nftables, or none for tables of both IP versions.
+    const NONE: [Errno; 5] = [Errno::NOENT, Errno::INVAL, Errno::PROTONOSUPPORT, Errno::OPNOTSUPP, Errno::AFNOSUPPORT];
+    #[cfg(test)]
+    if let Some(has_table) = super::fake::has_nft_table() {
+        return has_table;
+    }
+    // `nfgenmsg`, whose version and number are 0.
+    let mut request = vec![NFPROTO_INET, 0, 0, 0];
+    let name = TABLE.split(' ').next_back().unwrap_or_default();
+    add_attribute(&mut request, NFTA_TABLE_NAME, &[name.as_bytes(), b"\0"].concat());
+    match ask_netfilter(GET_TABLE, NLM_F_ACK, &request) {
+        Ok(tables) => !tables.is_empty(),
+        Err(error) => !Errno::from_io_error(&error).is_some_and(|error| NONE.contains(&error)),
+    }
 }
 
 pub(super) async fn install(plan: &Plan) -> Result<(), Error> {

@@ -3,9 +3,14 @@
 use super::plan::Plan;
 use super::{Error, Tool, addresses, first_edition, privileges};
 
+/// Said where the rules of iptables have been removed.
+const HIDDEN: &str = "those of iptables are removed, and nft has a table of a redirect, but is not usable here; run this where nft is, such \
+                      as in the container redirect (kubectl exec) or in an image that contains nftables";
+
 /// Removes all redirects, regardless of the tool and settings they were installed with, and the addresses that they added.
 /// Returns the tools used, each with whether it had rules of a redirect. Where one fails, the other's rules are removed all the
-/// same, and the addresses stay: the rules that remain may send pods there.
+/// same, and the addresses stay: the rules that remain may send pods there. That is so, too, where nft is not usable and the kernel has
+/// rules of nft.
 pub async fn remove() -> Result<Vec<(Tool, bool)>, Error> {
     privileges::check()?;
     let (mut used, mut failures) = (Vec::new(), Vec::new());
@@ -22,9 +27,9 @@ pub async fn remove() -> Result<Vec<(Tool, bool)>, Error> {
         return Err(Error::NoTool);
     }
     // nft's rules would send pods to an address that is gone.
-    let may_be_unseen = !used.iter().any(|(tool, had_any)| *tool == Tool::Nft || *had_any);
-    if may_be_unseen && addresses::has_any().map_err(Error::Addresses)? {
-        return Err(Error::Unseen);
+    if Tool::may_hide_rules().await? {
+        let had_any = used.iter().any(|(_, had_any)| *had_any);
+        return Err(if had_any { Error::Remain(HIDDEN.to_owned()) } else { Error::Unseen });
     }
     addresses::remove().map_err(Error::Addresses)?;
     Ok(used)
@@ -45,4 +50,49 @@ async fn remove_from(tool: Tool) -> Result<Option<bool>, Error> {
         tool.remove().await?;
     }
     Ok(Some(had_any))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::plan::tests::node;
+    use super::super::{PROXY, fake};
+    use super::*;
+
+    fn addresses() -> usize {
+        fake::with_addresses(|addresses| addresses.map_or(0, |addresses| addresses.len())).expect("a test pretends")
+    }
+
+    /// A container installed them, and this is the host, which has iptables alone.
+    #[tokio::test]
+    async fn rules_that_only_nft_shows_keep_the_addresses() {
+        for (what, is_installed, has_addresses) in
+            [("nothing", false, true), ("old rules", true, true), ("rules to an address of the node", false, false)]
+        {
+            let tools = fake::pretend(|_, _, _| None);
+            tools.have_nft_table();
+            if is_installed {
+                Tool::Iptables.install(&node()).await.expect("it is accepted");
+            }
+            if !has_addresses {
+                addresses::remove().expect("they can be removed");
+            }
+            let before = addresses();
+            let error = remove().await.expect_err("nft's rules stay");
+            assert_eq!(matches!(error, Error::Remain(_)), is_installed, "{what}: {error}");
+            assert_eq!(matches!(error, Error::Unseen), !is_installed, "{what}: {error}");
+            assert_eq!(addresses(), before, "{what}");
+            assert_eq!(Tool::Iptables.listing().await.expect("it is listed"), None, "{what}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_host_with_iptables_alone_is_left_without_a_trace() {
+        let _tools = fake::pretend(|_, _, _| None);
+        Tool::Iptables.install(&node()).await.expect("it is accepted");
+        assert_eq!(addresses(), PROXY.len());
+        for had_any in [true, false] {
+            assert_eq!(remove().await.expect("it is removed"), [(Tool::Iptables, had_any)]);
+            assert_eq!(addresses(), 0);
+        }
+    }
 }

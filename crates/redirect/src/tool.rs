@@ -58,6 +58,11 @@ impl Tool {
         Ok(Some(self))
     }
 
+    /// Whether rules may be in force that only `nft` shows, which is not usable here.
+    pub(super) async fn may_hide_rules() -> Result<bool, Error> {
+        Ok(Self::Nft.if_usable().await?.is_none() && nft::may_have_table())
+    }
+
     pub(super) fn other(self) -> Self {
         match self {
             Self::Nft => Self::Iptables,
