@@ -24,6 +24,11 @@ impl Drops {
         Self { total, seen: 0, unlogged: 0, quiet: 0 }
     }
 
+    #[cfg(test)]
+    pub(super) fn total(&self) -> &IntCounter {
+        &self.total
+    }
+
     /// Reads the kernel's counter, and counts and logs new drops.
     pub(super) async fn check(&mut self, redirect: &Redirect) {
         let Ok(Some(now)) = redirect.dropped().await else { return };

@@ -37,7 +37,7 @@ struct Tools {
     has_nft_table: bool,
     /// There is no descriptor for a request to the kernel before.
     netlink_fails_until: Option<Instant>,
-    /// Packets that each rule has met since its table was last changed.
+    /// Packets that each rule of `mangle` has met since it was last changed.
     met: u64,
 }
 
@@ -74,6 +74,10 @@ impl Pretence {
     /// The calls of tools, as command lines.
     pub(super) fn asked(&self) -> Vec<String> {
         with(|tools| tools.asked.clone()).expect("a test pretends")
+    }
+
+    pub(super) fn meet(&self, packets: u64) {
+        with(|tools| tools.met += packets);
     }
 
     pub(super) fn have_nft_table(&self) {
@@ -130,17 +134,17 @@ impl Tools {
         let Some(chains) = self.tables.get(&(is_v6, table.to_owned())) else { return String::new() };
         let declared = chains.keys().map(|chain| format!(":{chain} - [0:0]\n"));
         let rules = chains.iter().flat_map(|(chain, rules)| rules.iter().map(move |rule| (chain, rule)));
-        let rules = rules.map(|(chain, rule)| format!("{counted}-A {chain} {rule}\n"));
+        let rules = rules.map(|(chain, rule)| format!("{counted}-A {chain} {}\n", as_listed(rule)));
         let text: String = declared.chain(rules).collect();
         text.replace("169.254.169.254 ", "169.254.169.254/32 ").replace("fd20:ce::254 ", "fd20:ce::254/128 ")
     }
 
     fn restore(&mut self, is_v6: bool, input: &str) {
-        self.met = 0;
         let mut table = String::new();
         for line in input.lines() {
             if let Some(name) = line.strip_prefix('*') {
                 name.clone_into(&mut table);
+                self.met = if name == "mangle" { 0 } else { self.met };
             }
             let chains = self.tables.entry((is_v6, table.clone())).or_default();
             let mut words = line.splitn(3, ' ');
@@ -159,4 +163,13 @@ impl Tools {
             }
         }
     }
+}
+
+/// A rule as `iptables-save` prints it: its comment is before its target.
+fn as_listed(rule: &str) -> String {
+    let listed = rule.split_once(" -m comment ").and_then(|(rule, comment)| {
+        let (conditions, target) = rule.split_once("-j ")?;
+        Some(format!("{conditions}-m comment {comment} -j {target}"))
+    });
+    listed.unwrap_or_else(|| rule.to_owned())
 }

@@ -178,6 +178,10 @@ impl Keeper {
             if is_missing || self.trouble.is_none() && !is_moved {
                 self.restored.with_label_values(&[label(&found)]).inc();
             }
+            if found.as_ref().is_ok_and(|state| *state != State::Absent) {
+                // Replacing the rules empties the kernel's counter. Where they are missing, pods come first.
+                self.drops.check(&self.redirect).await;
+            }
             // Pods are protected first; what is logged can wait.
             let outcome = self.install().await;
             self.drops.restart(&self.redirect).await;

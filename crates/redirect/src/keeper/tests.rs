@@ -105,3 +105,22 @@ async fn uplinks_that_are_gone_for_a_moment_leave_the_rules_as_they_are() {
     assert!(keeper.follow_uplinks(Ok(ens5)));
     assert!(matches!(keeper.redirect.state().await, Ok(State::Differs(_))), "the keeper replaces them");
 }
+
+/// Whoever changed another table left the kernel's counter as it was.
+#[tokio::test(start_paused = true)]
+async fn what_was_dropped_before_rules_are_restored_is_counted() {
+    let tools = fake::pretend(|_, _, _| None);
+    if !may_have_ipv6() {
+        return;
+    }
+    let keeper = keeper(Spoofed::Dropped);
+    keeper.redirect.install_until(None, true).await.expect("it is accepted");
+    tools.meet(5);
+    let other = "*filter\n-A GCE-METADATA-PROXY-GUARD -j RETURN\nCOMMIT\n";
+    fake::answer("ip6tables-restore", &[], other).expect("it is pretended").expect("it is accepted");
+    let (dropped, restored) = (keeper.drops.total().clone(), keeper.restored.clone());
+    let once = CHECK_INTERVAL + Duration::from_secs(1);
+    tokio::time::timeout(once, keeper.run()).await.expect_err("it does not end");
+    assert_eq!(restored.with_label_values(&["changed"]).get(), 1);
+    assert_eq!(dropped.get(), 5);
+}
