@@ -66,27 +66,25 @@ pub(super) fn pretend(answers: impl FnMut(&str, &[&str], &str) -> Option<Answer>
 }
 
 /// An error of a tool that refuses what it reads.
-pub(super) fn refused() -> Option<Answer> {
-    Some(Err(Error::Tool { tool: "a tool", said: "not in this kernel".to_owned() }))
+pub(super) fn refused() -> Error {
+    Error::Tool { tool: "a tool", said: "not in this kernel".to_owned() }
 }
 
-impl Pretence {
-    /// The calls of tools, as command lines.
-    pub(super) fn asked(&self) -> Vec<String> {
-        with(|tools| tools.asked.clone()).expect("a test pretends")
-    }
+/// The calls of tools, as command lines.
+pub(super) fn asked() -> Vec<String> {
+    with(|tools| tools.asked.clone()).expect("a test pretends")
+}
 
-    pub(super) fn meet(&self, packets: u64) {
-        with(|tools| tools.met += packets);
-    }
+pub(super) fn meet(packets: u64) {
+    with(|tools| tools.met += packets);
+}
 
-    pub(super) fn have_nft_table(&self) {
-        with(|tools| tools.has_nft_table = true);
-    }
+pub(super) fn have_nft_table() {
+    with(|tools| tools.has_nft_table = true);
+}
 
-    pub(super) fn break_netlink_for(&self, time: Duration) {
-        with(|tools| tools.netlink_fails_until = Some(Instant::now() + time));
-    }
+pub(super) fn break_netlink_for(time: Duration) {
+    with(|tools| tools.netlink_fails_until = Some(Instant::now() + time));
 }
 
 fn with<T>(then: impl FnOnce(&mut Tools) -> T) -> Option<T> {

@@ -9,7 +9,7 @@ use super::plan::Plan;
 use super::spoofing::Spoofed;
 use super::{
     Destination, Error, Mode, NotInstalled, Opened, Pods, Redirect, Settings, State, Tool, Unserved, addresses,
-    closing, first_edition, privileges,
+    closing, first_edition, privileges, process,
 };
 
 /// Pause before the second attempt to replace an earlier redirect. Pods are not closed before that has failed too.
@@ -84,21 +84,47 @@ impl Redirect {
             // Not even the rules that close a pod, which would replace the node's.
             return Err(NotInstalled { why, pods: Pods::AsBefore });
         }
-        let plan = self.plan_to_install(is_spoofed_dropped).await;
-        let mut outcome = self.install_or_find(&plan, until).await;
-        if outcome.as_ref().is_err_and(is_refusal) && !matches!(self.state().await, Ok(State::Absent)) {
+        let first = process::attempt(async {
+            let plan = self.plan_to_install(is_spoofed_dropped).await;
+            let error = match self.install_or_find(&plan, until).await {
+                Ok(installed) => return Ok(installed),
+                Err(error) => error,
+            };
             // An earlier redirect may be in force. A brief failure of a tool must not replace it with the closing rules.
+            let is_final = !is_refusal(&error) || matches!(self.state().await, Ok(State::Absent));
+            Err((plan, error, is_final))
+        });
+        let (plan, error, is_final) = match first.await {
+            Ok(installed) => return Ok(installed),
+            Err(failure) => failure,
+        };
+        if !is_final {
             sleep(SECOND_TRY).await;
-            outcome = self.install_or_find(&plan, until).await;
         }
-        match outcome {
-            Err(error) if is_refusal(&error) => match self.install_less(&plan, until, &error).await {
-                Some(installed) => Ok(installed),
-                None => Err(self.close(error, &plan).await),
+        process::attempt(self.install_or_close(&plan, until, is_final.then_some(error))).await
+    }
+
+    /// Installs the rules, or less. If that is impossible too, closes the metadata server to pods. `error`: with which the rules were
+    /// refused already.
+    async fn install_or_close(
+        &self,
+        plan: &Plan,
+        until: Option<Instant>,
+        error: Option<Error>,
+    ) -> Result<Installed, NotInstalled> {
+        let error = match error {
+            Some(error) => error,
+            None => match self.install_or_find(plan, until).await {
+                Ok(installed) => return Ok(installed),
+                Err(error) => error,
             },
-            Err(error) => Err(self.close(error, &plan).await),
-            Ok(installed) => Ok(installed),
+        };
+        if is_refusal(&error)
+            && let Some(installed) = self.install_less(plan, until, &error).await
+        {
+            return Ok(installed);
         }
+        Err(self.close(error, plan).await)
     }
 
     /// Installs the rules without the bound on new connections, or without the chain for spoofed packets, or without both. `None` if

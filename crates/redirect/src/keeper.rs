@@ -213,7 +213,7 @@ impl Keeper {
         match found {
             Ok(now) => uplinks.update(now),
             Err(error) => {
-                tracing::warn!(%error, "the node's uplinks cannot be found, and count as those before: {before}")
+                tracing::warn!(%error, "the node's uplinks cannot be found, and count as those before: {before}");
             }
         }
         let now = uplinks.current().clone();

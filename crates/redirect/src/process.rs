@@ -2,6 +2,7 @@
 //!
 //! Rules are passed on standard input, and never through a shell.
 
+use std::cell::RefCell;
 use std::io;
 use std::process::Stdio;
 use std::time::Duration;
@@ -27,8 +28,31 @@ const PASSING: [&str; 6] = [
     "Too many open files",
 ];
 
+tokio::task_local! {
+    /// The tools that did not respond in this attempt.
+    static SILENT: RefCell<Vec<&'static str>>;
+}
+
+/// Makes an attempt in which a tool that does not respond is not asked again: each question takes as long, and pods may be open.
+pub(super) fn attempt<F: Future>(attempt: F) -> impl Future<Output = F::Output> {
+    // Large, and rare.
+    SILENT.scope(RefCell::default(), Box::pin(attempt))
+}
+
 /// Runs a tool with `input` on its standard input, and returns its standard output.
 pub(super) async fn run(tool: &'static str, args: &[&str], input: &str) -> Result<String, Error> {
+    if SILENT.try_with(|silent| silent.borrow().contains(&tool)).unwrap_or(false) {
+        return Err(Error::Silent { tool });
+    }
+    let outcome = ask(tool, args, input).await;
+    if matches!(outcome, Err(Error::Silent { .. })) {
+        // Outside of an attempt, nobody asks.
+        let _ = SILENT.try_with(|silent| silent.borrow_mut().push(tool));
+    }
+    outcome
+}
+
+async fn ask(tool: &'static str, args: &[&str], input: &str) -> Result<String, Error> {
     #[cfg(test)]
     if let Some(answer) = super::fake::answer(tool, args, input) {
         return answer;

@@ -68,8 +68,8 @@ mod tests {
         for (what, is_installed, has_addresses) in
             [("nothing", false, true), ("old rules", true, true), ("rules to an address of the node", false, false)]
         {
-            let tools = fake::pretend(|_, _, _| None);
-            tools.have_nft_table();
+            let _tools = fake::pretend(|_, _, _| None);
+            fake::have_nft_table();
             if is_installed {
                 Tool::Iptables.install(&node()).await.expect("it is accepted");
             }

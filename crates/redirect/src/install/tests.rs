@@ -1,3 +1,6 @@
+use std::cell::Cell;
+use std::rc::Rc;
+
 use super::super::{PROXY, Uplinks, fake};
 use super::*;
 
@@ -14,10 +17,10 @@ fn redirect(uplink: &str) -> Redirect {
 
 #[tokio::test(start_paused = true)]
 async fn addresses_that_cannot_be_read_for_a_moment_close_no_pods() {
-    let tools = fake::pretend(|_, _, _| None);
+    let _tools = fake::pretend(|_, _, _| None);
     let (before, other) = (redirect("ens4"), redirect("ens5"));
     before.install().await.expect("it is accepted");
-    tools.break_netlink_for(Duration::from_secs(60));
+    fake::break_netlink_for(Duration::from_secs(60));
     assert_eq!(
         before.state().await.expect("it is found"),
         State::Installed,
@@ -29,14 +32,43 @@ async fn addresses_that_cannot_be_read_for_a_moment_close_no_pods() {
     assert!(!refused.to_string().contains("choose another"), "{refused}");
     assert!(before.is_installed().await);
 
-    tools.break_netlink_for(Duration::from_millis(500));
+    fake::break_netlink_for(Duration::from_millis(500));
     other.install().await.expect("it is installed by the second attempt");
 }
 
 #[tokio::test(start_paused = true)]
 async fn where_no_rules_are_in_force_pods_are_closed_although_the_failure_passes() {
-    let tools = fake::pretend(|_, _, _| None);
-    tools.break_netlink_for(Duration::from_secs(60));
+    let _tools = fake::pretend(|_, _, _| None);
+    fake::break_netlink_for(Duration::from_secs(60));
     let refused = redirect("ens4").install().await.expect_err("no address can be added");
     assert!(matches!(refused.pods, Pods::Closed(Tool::Iptables)), "{refused}");
+}
+
+/// Each question takes 30 s, in which pods are open.
+#[tokio::test(start_paused = true)]
+async fn a_tool_that_does_not_respond_is_asked_once_in_each_attempt() {
+    let _tools = fake::pretend(|tool, _, _| (tool == "nft").then_some(Err(Error::Silent { tool: "nft" })));
+    let refused = Redirect { tool: None, ..redirect("ens4") }.install().await.expect_err("nft is not passed over");
+    assert!(matches!(refused.pods, Pods::Closed(Tool::Iptables)), "{refused}");
+    assert!(matches!(refused.why, Error::Silent { .. }), "{refused}");
+    let asked: Vec<String> = fake::asked().into_iter().filter(|line| line.starts_with("nft ")).collect();
+    assert_eq!(asked.len(), 2, "{asked:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_tool_that_responds_again_installs_the_redirect_by_the_second_attempt() {
+    let silent = Rc::new(Cell::new(0));
+    let left = Rc::clone(&silent);
+    let _tools = fake::pretend(move |tool, _, _| {
+        let is_silent = tool == "iptables-restore" && left.get() > 0;
+        is_silent.then(|| {
+            left.set(left.get() - 1);
+            Err(Error::Silent { tool: "iptables-restore" })
+        })
+    });
+    redirect("ens5").install().await.expect("it is accepted");
+    silent.set(1);
+    redirect("ens4").install().await.expect("it responds again");
+    assert_eq!(redirect("ens4").state().await.expect("it is found"), State::Installed, "it is whole");
+    assert_eq!(silent.get(), 0, "{:?}", fake::asked());
 }

@@ -29,9 +29,9 @@ fn keeper(decided: Spoofed) -> Keeper {
 /// iptables changes the rules of one IP version after the other.
 #[tokio::test(start_paused = true)]
 async fn a_decision_that_ip6tables_alone_refuses_leaves_the_rules_whole() {
-    let tools = fake::pretend(|tool, _, input| {
+    let _tools = fake::pretend(|tool, _, input| {
         let is_refused = tool == "ip6tables-restore" && input.contains("--invert");
-        if is_refused { fake::refused() } else { None }
+        is_refused.then(|| Err(fake::refused()))
     });
     if !may_have_ipv6() {
         // One IP version cannot differ from itself.
@@ -39,7 +39,7 @@ async fn a_decision_that_ip6tables_alone_refuses_leaves_the_rules_whole() {
     }
     let mut keeper = keeper(Spoofed::Dropped);
     keeper.redirect.install_until(None, false).await.expect("it is accepted without the chain");
-    let refusals = || tools.asked().iter().filter(|line| line.starts_with("ip6tables-restore")).count();
+    let refusals = || fake::asked().iter().filter(|line| line.starts_with("ip6tables-restore")).count();
     let mut tried = Vec::new();
     for _ in 0..3 {
         let Found { state, is_dropped } = keeper.redirect.found().await.expect("it is found");
@@ -62,7 +62,7 @@ async fn a_decision_that_ip6tables_alone_refuses_leaves_the_rules_whole() {
 async fn a_decision_is_followed_where_the_bound_is_refused() {
     let _tools = fake::pretend(|tool, _, input| {
         let is_refused = tool == "ip6tables-restore" && input.contains("hashlimit");
-        if is_refused { fake::refused() } else { None }
+        is_refused.then(|| Err(fake::refused()))
     });
     if !may_have_ipv6() {
         return;
@@ -109,13 +109,13 @@ async fn uplinks_that_are_gone_for_a_moment_leave_the_rules_as_they_are() {
 /// Whoever changed another table left the kernel's counter as it was.
 #[tokio::test(start_paused = true)]
 async fn what_was_dropped_before_rules_are_restored_is_counted() {
-    let tools = fake::pretend(|_, _, _| None);
+    let _tools = fake::pretend(|_, _, _| None);
     if !may_have_ipv6() {
         return;
     }
     let keeper = keeper(Spoofed::Dropped);
     keeper.redirect.install_until(None, true).await.expect("it is accepted");
-    tools.meet(5);
+    fake::meet(5);
     let other = "*filter\n-A GCE-METADATA-PROXY-GUARD -j RETURN\nCOMMIT\n";
     fake::answer("ip6tables-restore", &[], other).expect("it is pretended").expect("it is accepted");
     let (dropped, restored) = (keeper.drops.total().clone(), keeper.restored.clone());
