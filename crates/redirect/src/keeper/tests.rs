@@ -3,6 +3,7 @@ use prometheus::Opts;
 use super::super::destination::may_have_ipv6;
 use super::super::{Destination, Mode, Opened, PROXY, Settings, Tool, Uplinks, fake};
 use super::*;
+use std::io;
 
 /// A redirect by IPv6 alone, which does not depend on the machine's addresses.
 fn redirect() -> Redirect {
