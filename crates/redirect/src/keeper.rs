@@ -43,7 +43,7 @@ pub struct Keeper {
     redirect: Redirect,
     /// Reason why the redirect is not installed. `None` if it is.
     trouble: Option<Trouble>,
-    /// Whether the tool refused rules with the current decision on spoofed packets, and those with the other one are in force.
+    /// Whether the tool refused rules that drop spoofed packets, as the current decision is, and those that do not are in force.
     is_decision_refused: bool,
     /// The bound on new connections was refused although a dry run accepted it.
     is_bound_refused: bool,

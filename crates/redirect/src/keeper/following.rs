@@ -2,7 +2,7 @@
 
 use std::io;
 
-use super::super::{Mode, Uplinks};
+use super::super::{Error, Mode, State, Uplinks};
 use super::Keeper;
 
 impl Keeper {
@@ -78,9 +78,8 @@ impl Keeper {
         let is_wanted = self.decision.current().is_dropped();
         let mut outcome = self.redirect.decide_anew(is_wanted).await;
         if let Err(error) = &outcome
-            && !(error.is_passing() && self.redirect.is_installed().await)
+            && !self.stays_whole_after(error).await
         {
-            // iptables may have changed the rules of one IP version only, or the bound alone was refused.
             match self.install().await {
                 Ok(installed) if installed.drops_spoofed == is_wanted => outcome = Ok(installed),
                 Ok(_) => {}
@@ -93,8 +92,8 @@ impl Keeper {
         }
         self.show_decision(outcome.as_ref().map_or(!is_wanted, |installed| installed.drops_spoofed));
         if let Err(error) = outcome {
-            // What passes is tried again at the next check.
-            self.is_decision_refused = !error.is_passing();
+            // What passes is tried again at the next check, and so is to let packets of honest pods pass.
+            self.is_decision_refused = is_wanted && !error.is_passing();
             tracing::warn!(
                 %error,
                 "the redirect stays as it is, although the node's interfaces lead to another decision on packets with spoofed \
@@ -105,6 +104,17 @@ impl Keeper {
         self.is_decision_refused = false;
         if !self.warn_of_spoofing() {
             tracing::info!("packets with spoofed source addresses are dropped from now on");
+        }
+    }
+
+    /// Whether the rules may stay as they are after another decision was refused with this error.
+    async fn stays_whole_after(&self, error: &Error) -> bool {
+        match self.redirect.state().await {
+            Ok(State::Installed) => true,
+            // The bound alone may have been refused.
+            Ok(State::Unbounded) => error.is_passing(),
+            // iptables may have changed the rules of one IP version only.
+            _ => false,
         }
     }
 }

@@ -1,9 +1,12 @@
+use std::cell::Cell;
+use std::io;
+use std::rc::Rc;
+
 use prometheus::Opts;
 
 use super::super::destination::may_have_ipv6;
-use super::super::{Destination, Mode, Opened, PROXY, Settings, Tool, Uplinks, fake};
+use super::super::{Cause, Destination, Mode, Opened, PROXY, Settings, Tool, Uplinks, fake};
 use super::*;
-use std::io;
 
 /// A redirect by IPv6 alone, which does not depend on the machine's addresses.
 fn redirect() -> Redirect {
@@ -51,24 +54,21 @@ async fn a_decision_that_ip6tables_alone_refuses_leaves_the_rules_whole() {
     }
     assert_eq!((tried[0], tried[1]), (tried[1], tried[2]), "what was refused is not tried again");
     // The chain may be accepted when the interfaces lead to it another time.
-    keeper.decision = Decision::new(Spoofed::LetPass(super::super::Cause::Flag));
+    keeper.decision = Decision::new(Spoofed::LetPass(Cause::Flag));
     keeper.follow(false).await;
     keeper.decision = Decision::new(Spoofed::Dropped);
     keeper.follow(false).await;
     assert!(refusals() > tried[2]);
 }
 
-/// The tool refuses the bound, with which the other decision is tried first.
+/// The tool refuses the bound, with which the other decision is tried first. The rules stay whole meanwhile.
 #[tokio::test(start_paused = true)]
 async fn a_decision_is_followed_where_the_bound_is_refused() {
     let _tools = fake::pretend(|tool, _, input| {
-        let is_refused = tool == "ip6tables-restore" && input.contains("hashlimit");
+        let is_refused = tool.ends_with("-restore") && input.contains("-I PREROUTING 1 -j GCE-METADATA-PROXY-BOUND");
         is_refused.then(|| Err(fake::refused()))
     });
-    if !may_have_ipv6() {
-        return;
-    }
-    let mut keeper = keeper(Spoofed::LetPass(super::super::Cause::Flag));
+    let mut keeper = keeper(Spoofed::LetPass(Cause::Flag));
     keeper.redirect.install_until(None, true).await.expect("it is accepted without the bound");
     keeper.follow(true).await;
     let Found { state, is_dropped } = keeper.redirect.found().await.expect("it is found");
@@ -78,8 +78,8 @@ async fn a_decision_is_followed_where_the_bound_is_refused() {
 #[tokio::test(start_paused = true)]
 async fn a_tool_that_is_busy_is_asked_again_for_a_decision() {
     let busy = || Error::Busy { tool: "a tool", said: "Another app is currently holding the xtables lock.".to_owned() };
-    let is_busy = std::rc::Rc::new(std::cell::Cell::new(false));
-    let now = std::rc::Rc::clone(&is_busy);
+    let is_busy = Rc::new(Cell::new(false));
+    let now = Rc::clone(&is_busy);
     let _tools = fake::pretend(move |tool, _, _| (tool.ends_with("-restore") && now.get()).then(|| Err(busy())));
     let mut keeper = keeper(Spoofed::Dropped);
     keeper.redirect.install_until(None, false).await.expect("it is accepted");
@@ -89,6 +89,24 @@ async fn a_tool_that_is_busy_is_asked_again_for_a_decision() {
     is_busy.set(false);
     keeper.follow(false).await;
     assert!(keeper.redirect.found().await.expect("it is found").is_dropped);
+}
+
+/// Those that drop honest pods' packets are better than none, and than closed pods.
+#[tokio::test(start_paused = true)]
+async fn rules_that_stay_whole_are_not_replaced_because_a_decision_is_refused() {
+    let is_refusing = Rc::new(Cell::new(false));
+    let now = Rc::clone(&is_refusing);
+    let _tools =
+        fake::pretend(move |tool, _, _| (tool == "iptables-restore" && now.get()).then(|| Err(fake::refused())));
+    let mut keeper = keeper(Spoofed::LetPass(Cause::Flag));
+    keeper.redirect.install_until(None, true).await.expect("it is accepted");
+    is_refusing.set(true);
+    keeper.follow(true).await;
+    assert!(keeper.trouble.is_none());
+    assert_eq!(keeper.redirect.state().await.expect("it is found"), State::Installed);
+    is_refusing.set(false);
+    keeper.follow(true).await;
+    assert!(!keeper.redirect.found().await.expect("it is found").is_dropped, "it is tried again");
 }
 
 #[tokio::test(start_paused = true)]
