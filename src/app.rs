@@ -7,6 +7,7 @@ mod files;
 mod following;
 mod serving;
 mod start_error;
+mod succession;
 
 use std::future::Future;
 use std::io;
@@ -15,13 +16,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::task::JoinSet;
-use tokio::time::{Instant, timeout_at};
 use tokio_util::task::AbortOnDropHandle;
 
-use self::start_error::{Lacking, SUCCESSION};
+use self::succession::{has_predecessor, take_over};
 use crate::config::Config;
 use crate::handover;
-use crate::readiness::TokenUsers;
 use crate::shared::{Identifying, Shared, State};
 use identity::cluster::{Cluster, ClusterError};
 use identity::kin::{self, Kin};
@@ -30,7 +29,7 @@ use identity::tokens::Google;
 use proxy::layers::conceal::Mode;
 use proxy::memory::Pressure;
 use proxy::policy::{LivePolicy, Policy};
-use proxy::server::{self, Door};
+use proxy::server::Door;
 use proxy::upstream::Upstream;
 use redirect::{InstalledRedirect, Keeper, Redirect};
 use telemetry::{Registry, logging, table};
@@ -215,47 +214,6 @@ fn introduce(config: &Config, policy: &Policy) {
             target: logging::POLICY_AUDIT,
             "secrets are served to pods: with --policy-mode=audit nothing is concealed; the log has what would be"
         );
-    }
-}
-
-/// Opens doors beside those of another process once this one knows the node's pods and has what they request first. Until then
-/// that process gets all connections, because it can serve them and this one cannot.
-async fn take_over(shared: &Shared, kin: Option<&Kin>) -> Result<Vec<Vec<Door>>, StartError> {
-    tracing::info!("another process serves pods; serving beside it once this one is able to");
-    match become_able(shared, kin).await {
-        Err(lacking) if has_predecessor(&shared.config) => Err(StartError::NotAble(lacking)),
-        // Otherwise nobody else serves pods any more.
-        Ok(()) | Err(_) => doors::open(&shared.config),
-    }
-}
-
-/// Whether another process serves pods where this one shall. Without Workload Identity, this one serves at once if nobody else serves
-/// one of its addresses.
-fn has_predecessor(config: &Config) -> bool {
-    let mut addrs = doors::served(config).into_iter();
-    if config.identity.is_some() { addrs.any(server::is_shared) } else { addrs.all(server::is_shared) }
-}
-
-/// Waits for the list of the node's pods, for tokens that are handed over, and for what pods request first, but not for values that
-/// the metadata server does not give.
-async fn become_able(shared: &Shared, kin: Option<&Kin>) -> Result<(), Lacking> {
-    let deadline = Instant::now() + SUCCESSION;
-    if let Some(identity) = &shared.identity {
-        let known = identity.pods().known();
-        timeout_at(deadline, known).await.map_err(|_| Lacking::Pods)?;
-    }
-    let handed = async {
-        if let Some(kin) = kin {
-            handover::take(kin, shared, deadline).await;
-        }
-    };
-    let (warmed, ()) = tokio::join!(timeout_at(deadline, shared.readiness.warmed()), handed);
-    // A server that refuses the token does not fail, and refuses it to the other process, too.
-    let needs_token = || TokenUsers::of(shared.identity.as_deref()).is_some();
-    let has_token = || shared.tokens.store().default_expires_in().is_some_and(|seconds| seconds > 0);
-    match shared.upstream.health.failure() {
-        Some(failure) if warmed.is_err() && needs_token() && !has_token() => Err(Lacking::Token(failure)),
-        _ => Ok(()),
     }
 }
 

@@ -119,6 +119,17 @@ impl Shared {
     }
 }
 
+#[cfg(test)]
+impl Shared {
+    /// The state of a process with these flags.
+    pub(crate) async fn of_flags(flags: &[&str], identifying: Option<Identifying>) -> Arc<Self> {
+        let args = ["gce-metadata-proxy"].iter().chain(flags).map(Into::into);
+        let Ok(crate::cli::Command::Serve(config)) = crate::cli::parse(args) else { panic!("valid flags") };
+        let policy = Arc::new(LivePolicy::load(config.policy.clone()).await.expect("built in"));
+        Self::new(config, policy, Arc::default(), Registry::default(), identifying)
+    }
+}
+
 /// The table of refusals, which names identified pods.
 fn refusals(identity: Option<Arc<Identity>>) -> Arc<Refusals> {
     Arc::new(Refusals::new(NamePod::new(Arc::new(move |addr| identity.as_ref()?.pod_at(addr)))))

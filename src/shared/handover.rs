@@ -17,7 +17,7 @@ pub enum State {
     Unsupported(String),
     #[strum(to_string = "not yet")]
     Pending,
-    #[strum(to_string = "no tokens taken over: no other process served pods")]
+    #[strum(to_string = "no tokens taken over: no other process serves pods")]
     Alone,
     #[strum(to_string = "{tokens} tokens of {accounts} accounts taken over, {dropped} records dropped")]
     Taken {
@@ -67,7 +67,7 @@ impl Handover {
         self.state.send_replace(state);
     }
 
-    /// No other process served pods.
+    /// No other process serves pods, so there is no result to wait for, unless one is there already.
     pub fn is_alone(&self) {
         if self.state() == State::Pending {
             self.settle(State::Alone);

@@ -18,13 +18,10 @@ use tower::util::BoxCloneSyncService;
 use tower::{Layer, Service, ServiceExt, service_fn};
 
 use super::*;
-use crate::cli;
 
 use mock::{Handle, Mock};
 use proxy::error::Error;
-use proxy::policy::LivePolicy;
 use proxy::server::{self, Arrival, Payload, Server};
-use telemetry::Registry;
 
 /// Those of the places for HTTP that are inside `catch_panic`: before classify and before leave.
 const HTTP_LEVELS_CAUGHT: usize = 2;
@@ -151,10 +148,7 @@ impl Proxy {
 }
 
 async fn shared(mock: &Handle) -> Arc<Shared> {
-    let args = ["gce-metadata-proxy", "--upstream", &format!("http://{}", mock.addr())].map(Into::into);
-    let Ok(cli::Command::Serve(config)) = cli::parse(args) else { panic!("valid flags") };
-    let policy = Arc::new(LivePolicy::load(config.policy.clone()).await.expect("built in"));
-    Shared::new(config, policy, Arc::default(), Registry::default(), None)
+    Shared::of_flags(&["--upstream", &format!("http://{}", mock.addr())], None).await
 }
 
 /// How many places there are for middleware that sees HTTP, and for middleware that sees parsed requests.

@@ -29,6 +29,7 @@ pub const TESTS: &[Test] = tests![
     nobody_else_gets_tokens,
     who_takes_the_name_is_not_believed,
     a_pod_of_another_controller_starts_cold,
+    a_predecessor_that_leaves_before_pods_are_listed_is_not_waited_for,
 ];
 
 /// With a full node.
@@ -223,4 +224,19 @@ fn a_pod_of_another_controller_starts_cold() {
     next.line("the process that offers tokens is not trusted: it is pod kube-system/one, which has another namespace, service account or controller");
     next.line("serving pods");
     first.line("nothing was handed over to a process that asked: it is pod kube-system/two");
+}
+
+fn a_predecessor_that_leaves_before_pods_are_listed_is_not_waited_for() {
+    let (mut world, mut api, google) = world_with_google();
+    let proxies = ["one", "two"].map(|name| ProxyPod::new(&world, &mut api, name, DAEMONSET));
+    let mut first = proxies[0].start(&world, &google);
+    let pods = pods(&world, &mut api, &google);
+    world.server.kill();
+    let next = proxies[1].start_beside(&world, &google);
+    next.line("another process serves pods");
+    assert!(first.end().success());
+    // After the 8 s in which it could have been listed pods.
+    next.line("serving pods");
+    world.server.restart();
+    pods.iter().for_each(ask_until_given);
 }
