@@ -174,6 +174,11 @@ impl App {
             ended = served => ended,
         };
         drop(background);
+        // Otherwise the kernel lets this process answer probes of the one that replaces it, which may be at the same address: with 503,
+        // for as long as the drain takes.
+        if shared.config.reuse_port {
+            admin_drain.close_doors();
+        }
         serving::drain(&shared, accepting).await;
         admin_drain.finish(Duration::ZERO).await;
         ended

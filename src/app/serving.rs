@@ -32,8 +32,8 @@ pub(super) fn serve_pods(doors: Vec<Vec<Door>>, shared: &Arc<Shared>, accepting:
     shared.readiness.serving();
 }
 
-/// Serves operators until the process ends, so that the drain can be observed. Their requests are counted separately from
-/// those of pods.
+/// Serves operators until the returned [`Drain`] begins, which can be after that of pods, so that it is observed. Their requests are
+/// counted separately from those of pods.
 pub(super) fn serve_operators(door: Door, shared: &Arc<Shared>) -> Drain {
     announce(&door, "serving operators");
     let drain = Drain::default();

@@ -9,7 +9,7 @@ use mock::Fault;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-use crate::support::{Answer, Binary, Connection, upstream};
+use crate::support::{Answer, Binary, Connection, Outcome, ask, eventually, request, upstream};
 
 const REQUEST: &str = "GET /computeMetadata/v1/instance/service-accounts/default/token HTTP/1.1\r\n\
                        Host: metadata\r\nMetadata-Flavor: Google\r\n\r\n";
@@ -131,6 +131,35 @@ async fn a_new_process_whose_predecessor_has_gone_serves_what_it_can() {
     old.terminate();
     assert_eq!(old.ended().await.code(), Some(0));
     assert_eq!(Binary::addr_in(&new.stderr_line("serving pods").await), addr);
+}
+
+/// With the node's network, both have one address for operators, and the kernel lets either answer a probe.
+#[tokio::test]
+async fn an_old_process_that_drains_leaves_probes_to_the_new_one() {
+    const LARGE: &str = "/computeMetadata/v1/instance/attributes/large";
+    let mock = upstream().await;
+    let (mut old, addr, admin) = Binary::ready(None, mock.addr(), &["--reuse-port", "--drain-timeout=60s"]).await;
+    // It lasts longer than the drain.
+    mock.set("instance/attributes/large", &"x".repeat(256_000));
+    mock.fault_at(LARGE, Fault::SlowBody { chunk: 4096, every: Duration::from_secs(1) });
+    let mut client = Connection::open(addr).await;
+    client.send(request(LARGE)).await;
+    eventually("the request is upstream", || mock.in_flight() == 1).await;
+    let [addr, admin_flag] = [format!("--addr={addr}"), format!("--metrics-addr={admin}")];
+    let mut new = Binary::start(&[&addr, &admin_flag, "--reuse-port", &format!("--upstream=http://{}", mock.addr())]);
+    new.stderr_line("serving pods").await;
+    old.terminate();
+    old.stderr_line("SIGTERM: draining").await;
+    // It may still answer those that are in its queue.
+    let mut in_a_row = 0;
+    for _ in 0..1000 {
+        let is_ready = matches!(ask(admin, "/readyz").await, Outcome::Answered(answer) if answer.status == 200);
+        in_a_row = if is_ready { in_a_row + 1 } else { 0 };
+        if in_a_row == 30 {
+            return;
+        }
+    }
+    panic!("the old process answers probes while it drains");
 }
 
 #[tokio::test]
