@@ -27,9 +27,9 @@ use telemetry::logging::{self, Levels, LevelsError};
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 const HTML: HeaderValue = HeaderValue::from_static("text/html; charset=utf-8");
 
-/// Maximum age of the metrics that others than this machine get. Pods may reach them where Prometheus does, and rendering them takes
-/// as long as many requests.
-const METRICS_AGE: Duration = Duration::from_secs(1);
+/// Maximum age of the metrics, and of the readiness with its facts, that others than this machine get. Pods may reach them where Prometheus
+/// does, and rendering them takes as long as many requests.
+const RECENT: Duration = Duration::from_secs(1);
 
 /// The page contains text that pods influence, so scripts and external resources are forbidden.
 const CONTENT_POLICY: HeaderValue =
@@ -55,20 +55,29 @@ pub struct Admin {
     shared: Arc<Shared>,
     hosts: Arc<AllowedHosts>,
     metrics: Arc<Recent>,
+    readiness: Arc<Recent>,
 }
 
-/// The metrics as last rendered, and when.
+/// A page as last rendered, and when.
 #[derive(Debug, Default)]
-struct Recent(Mutex<Option<(Instant, Bytes)>>);
+struct Recent(Mutex<Option<(Instant, StatusCode, Bytes)>>);
 
 impl Recent {
-    /// The last page, or a new one if that is too old. All who ask meanwhile share its bytes.
-    fn page(&self, render: impl FnOnce() -> String) -> Bytes {
-        let mut last = self.0.lock();
-        match &*last {
-            Some((rendered, page)) if rendered.elapsed() < METRICS_AGE => page.clone(),
-            _ => last.insert((Instant::now(), render().into())).1.clone(),
+    /// The last page for this client, or a new one if that is too old. All who ask meanwhile share its bytes. This machine gets a new one.
+    fn page(&self, peer: SocketAddr, kind: HeaderValue, render: impl FnOnce() -> (StatusCode, String)) -> Page {
+        if is_here(peer) {
+            let (status, text) = render();
+            return page(status, kind, text);
         }
+        let mut last = self.0.lock();
+        let last = match last.take() {
+            Some(recent) if recent.0.elapsed() < RECENT => last.insert(recent),
+            _ => {
+                let (status, text) = render();
+                last.insert((Instant::now(), status, text.into()))
+            }
+        };
+        page(last.1, kind, last.2.clone())
     }
 }
 
@@ -76,7 +85,7 @@ impl Admin {
     /// Creates the pages about this process.
     pub fn new(shared: Arc<Shared>) -> Self {
         let hosts = AllowedHosts::for_admin(shared.config.metrics_allowed_hosts.iter().cloned());
-        Self { shared, hosts: Arc::new(hosts), metrics: Arc::default() }
+        Self { shared, hosts: Arc::new(hosts), metrics: Arc::default(), readiness: Arc::default() }
     }
 
     /// Makes the stack of each connection.
@@ -118,12 +127,18 @@ impl Admin {
                 let lines: Vec<String> = flags.map(|(flag, value)| format!("{flag}={value}\n")).collect();
                 text(StatusCode::OK, lines.concat())
             }
-            "/metrics" if is_here(peer) => page(StatusCode::OK, Registry::CONTENT_TYPE, self.shared.registry.render()),
             "/metrics" => {
-                page(StatusCode::OK, Registry::CONTENT_TYPE, self.metrics.page(|| self.shared.registry.render()))
+                let render = || (StatusCode::OK, self.shared.registry.render());
+                self.metrics.page(peer, Registry::CONTENT_TYPE, render)
             }
             "/healthz" => text(StatusCode::OK, "ok\n"),
-            "/readyz" => self.readyz(query.is_some_and(|query| query.starts_with("verbose"))),
+            "/readyz" if query.is_some_and(|query| query.starts_with("verbose")) => {
+                self.readiness.page(peer, JSON, || self.facts())
+            }
+            "/readyz" => {
+                let state = self.shared.readiness.state();
+                text(status_of(&state), format!("{state}\n"))
+            }
             "/loglevel" => text(
                 StatusCode::OK,
                 logging::in_force().map_or_else(|| "off\n".to_owned(), |levels| format!("{levels}\n")),
@@ -147,18 +162,18 @@ impl Admin {
         }
     }
 
-    fn readyz(&self, verbose: bool) -> Page {
+    /// Readiness as JSON, with the facts behind it.
+    fn facts(&self) -> (StatusCode, String) {
         let state = self.shared.readiness.state();
-        let status = if state.is_ready() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-        if verbose {
-            let facts: Vec<Fact> = statusz::facts(&self.shared).into_iter().map(condition::for_anybody).collect();
-            let verbose = Verbose { state, condition: Condition::of(&facts), facts };
-            let json = serde_json::to_string(&verbose).expect("tags and strings are always JSON");
-            page(status, JSON, json + "\n")
-        } else {
-            text(status, format!("{state}\n"))
-        }
+        let facts: Vec<Fact> = statusz::facts(&self.shared).into_iter().map(condition::for_anybody).collect();
+        let verbose = Verbose { condition: Condition::of(&facts), state, facts };
+        let json = serde_json::to_string(&verbose).expect("tags and strings are always JSON");
+        (status_of(&verbose.state), json + "\n")
     }
+}
+
+fn status_of(state: &State) -> StatusCode {
+    if state.is_ready() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE }
 }
 
 /// Readiness and the facts behind it. Pods may read it.
@@ -206,16 +221,40 @@ fn json(status: StatusCode, value: &impl Serialize) -> Page {
 mod tests {
     use super::*;
 
+    const HERE: ([u8; 4], u16) = ([127, 0, 0, 1], 1);
+    const A_POD: ([u8; 4], u16) = ([10, 0, 0, 7], 1);
+
     #[tokio::test(start_paused = true)]
-    async fn metrics_are_rendered_once_a_second_for_all() {
+    async fn a_page_is_rendered_once_a_second_for_all_who_are_not_here() {
         let (recent, mut rendered) = (Recent::default(), 0);
-        for _ in 0..30 {
-            recent.page(|| {
+        let mut ask = |peer: ([u8; 4], u16)| {
+            recent.page(peer.into(), JSON, || {
                 rendered += 1;
-                rendered.to_string()
+                (StatusCode::OK, rendered.to_string())
             });
-            tokio::time::sleep(METRICS_AGE / 10).await;
+            rendered
+        };
+        for _ in 0..30 {
+            ask(A_POD);
+            tokio::time::sleep(RECENT / 10).await;
         }
-        assert_eq!((rendered, recent.page(String::new)), (3, Bytes::new()), "and again after a second");
+        assert_eq!((ask(HERE), ask(HERE)), (4, 5));
+        assert_eq!((ask(A_POD), ask(A_POD)), (6, 6), "again after a second");
+    }
+
+    /// Each fact takes as long as many requests.
+    #[tokio::test(start_paused = true)]
+    async fn pods_get_the_readiness_with_its_facts_of_the_last_second() {
+        let admin = Admin::new(Shared::of_flags(&["--upstream=http://127.0.0.1:1"], None).await);
+        let status = async |peer: ([u8; 4], u16), target: &'static str| {
+            admin.answer(&Method::GET, &Uri::from_static(target), peer.into()).await.status().as_u16()
+        };
+        assert_eq!(status(A_POD, "/readyz?verbose").await, 503);
+        admin.shared.readiness.serving();
+        admin.shared.readiness.warm();
+        assert_eq!(status(A_POD, "/readyz?verbose").await, 503);
+        assert_eq!((status(HERE, "/readyz?verbose").await, status(A_POD, "/readyz").await), (200, 200));
+        tokio::time::sleep(RECENT).await;
+        assert_eq!(status(A_POD, "/readyz?verbose").await, 200);
     }
 }
