@@ -16,7 +16,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::task::JoinSet;
-use tokio_util::task::AbortOnDropHandle;
 
 use self::succession::{has_predecessor, take_over};
 use crate::config::Config;
@@ -127,8 +126,17 @@ impl App {
     }
 
     /// Serves until `shutdown` resolves, then finishes requests in flight within the drain timeout. Fails if another
-    /// process serves pods, and this process cannot take over.
-    pub async fn run(mut self, shutdown: impl Future<Output = ()>) -> Result<(), StartError> {
+    /// process serves pods, and this process cannot take over, or if one of its tasks panics.
+    pub async fn run(self, shutdown: impl Future<Output = ()>) -> Result<(), StartError> {
+        self.run_beside(JoinSet::new(), shutdown).await
+    }
+
+    /// The same, beside these tasks.
+    async fn run_beside(
+        mut self,
+        mut background: JoinSet<()>,
+        shutdown: impl Future<Output = ()>,
+    ) -> Result<(), StartError> {
         let cluster = self.cluster.clone();
         let identifying = self.identifying();
         let addrs = self.addrs().unwrap_or_default();
@@ -136,24 +144,23 @@ impl App {
         let registry = Registry::of_this_process();
         let pressure = Arc::new(Pressure::of_this_process());
         let shared = Shared::new(config, policy, pressure, registry.clone(), identifying);
-        let keep = |installed| {
+        // To the end of the drain: requests wait for what the API server says of a pod that has just begun.
+        let mut following = JoinSet::new();
+        if let Some(installed) = redirect {
             let keeper = Keeper::of_installed(installed, redirect_metrics(&registry));
             // A process keeps only one redirect, so this is set once.
             let _ = shared.redirect.set(keeper.standing());
-            AbortOnDropHandle::new(tokio::spawn(keeper.run()))
-        };
-        let _redirecting = redirect.map(keep);
+            following.spawn(keeper.run());
+        }
         let admin_drain = serving::serve_operators(admin, &shared);
-        let mut background = background::start(&shared);
-        // To the end of the drain, in which clients may fill the memory as well.
+        background::start(&shared, &mut background);
+        // In the drain clients may fill the memory as well.
         let connections = Arc::clone(&shared.limits.connections);
-        let _tending = AbortOnDropHandle::new(tokio::spawn(async move { connections.tend().await }));
+        following.spawn(async move { connections.tend().await });
         let kin = open_kin(&shared, cluster.as_ref())?;
         if kin.is_none() || !doors.is_empty() {
             shared.handover.is_alone();
         }
-        // To the end of the drain as well: requests wait for what the API server says of a pod that has just begun.
-        let mut following = JoinSet::new();
         if let Some(cluster) = cluster {
             following::follow(cluster, &shared, &mut following, &mut background);
         }
@@ -167,7 +174,12 @@ impl App {
                 background.spawn(async move { match handover::give(kin, shared).await {} });
             }
             background.spawn(Arc::clone(&shared.door_probe).run(addrs));
-            std::future::pending().await
+            // Without the task, pods would get what is old, or nothing, from a process that seems well.
+            Err(StartError::Panicked(tokio::select! {
+                panicked = background::panicked(&mut background) => panicked,
+                panicked = background::panicked(&mut following) => panicked,
+                panicked = background::panicked(&mut accepting) => panicked,
+            }))
         };
         let ended = tokio::select! {
             () = shutdown => Ok(()),
@@ -243,4 +255,25 @@ fn open_kin(shared: &Shared, cluster: Option<&Cluster>) -> Result<Option<Arc<Kin
     }
     let kin = Kin::open(&settings.host_proc, own, Arc::clone(identity.pods()), cluster.clone())?;
     Ok(Some(Arc::new(kin)))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::pending;
+
+    use tokio::time::timeout;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_task_that_panics_ends_the_process_with_an_error() {
+        let flags = ["--addr=127.0.0.1:0", "--metrics-addr=127.0.0.1:0", "--upstream=http://127.0.0.1:1"];
+        let mut background = JoinSet::new();
+        background.spawn(async {});
+        background.spawn(async { panic!("a bug") });
+        let app = App::bind(Config::of_flags(&flags)).await.expect("free ports");
+        let ended = timeout(Duration::from_secs(60), app.run_beside(background, pending())).await.expect("it ends");
+        let said = ended.expect_err("a task is missing").to_string();
+        assert!(said.contains("a bug"), "{said}");
+    }
 }

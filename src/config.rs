@@ -54,3 +54,13 @@ pub const ADDRS: [SocketAddr; 3] = [PROXY[0], PROXY[1], SocketAddr::new(IpAddr::
 
 /// The metrics port of k8s-metadata-proxy, on loopback.
 pub const METRICS_ADDR: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 989);
+
+#[cfg(test)]
+impl Config {
+    /// That of a proxy with these flags.
+    pub(crate) fn of_flags(flags: &[&str]) -> Self {
+        let args = ["gce-metadata-proxy"].iter().chain(flags).map(Into::into);
+        let Ok(crate::cli::Command::Serve(config)) = crate::cli::parse(args) else { panic!("valid flags") };
+        config
+    }
+}

@@ -123,8 +123,7 @@ impl Shared {
 impl Shared {
     /// The state of a process with these flags.
     pub(crate) async fn of_flags(flags: &[&str], identifying: Option<Identifying>) -> Arc<Self> {
-        let args = ["gce-metadata-proxy"].iter().chain(flags).map(Into::into);
-        let Ok(crate::cli::Command::Serve(config)) = crate::cli::parse(args) else { panic!("valid flags") };
+        let config = Config::of_flags(flags);
         let policy = Arc::new(LivePolicy::load(config.policy.clone()).await.expect("built in"));
         Self::new(config, policy, Arc::default(), Registry::default(), identifying)
     }

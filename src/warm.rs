@@ -60,7 +60,9 @@ impl<T: TokenSource> WarmStart<T> {
         readiness.warm();
         tracing::info!("cache warmed up: the default token and common values are cached");
         // Refreshing never ends.
-        while refreshing.join_next().await.is_some() {}
+        while let Some(refreshed) = refreshing.join_next().await {
+            refreshed.expect("it does not panic");
+        }
     }
 
     /// Fetches everything concurrently, so that it takes only as long as the slowest response. The token is requested

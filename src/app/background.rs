@@ -1,8 +1,9 @@
 //! Tasks beside the connections, which keep caches, policy and measures up to date.
 
+use std::future;
 use std::sync::Arc;
 
-use tokio::task::JoinSet;
+use tokio::task::{JoinError, JoinSet};
 
 use crate::shared::Shared;
 use crate::warm::WarmStart;
@@ -10,9 +11,8 @@ use proxy::layers::conceal::Mode;
 use proxy::policy::{A_RESTART_FAILS, Reloaded};
 use proxy::upstream::Upstream;
 
-/// Starts the background tasks, which end when the returned set is dropped.
-pub(super) fn start(shared: &Arc<Shared>) -> JoinSet<()> {
-    let mut tasks = JoinSet::new();
+/// Starts the background tasks.
+pub(super) fn start(shared: &Arc<Shared>, tasks: &mut JoinSet<()>) {
     match shared.config.upstream {
         Upstream::Server(_) => {
             tasks.spawn(WarmStart::new(shared).run(shared.readiness.clone()));
@@ -27,7 +27,17 @@ pub(super) fn start(shared: &Arc<Shared>) -> JoinSet<()> {
     }
     let measured = Arc::clone(shared);
     tasks.spawn(async move { measured.measures.run().await });
-    tasks
+}
+
+/// Waits until one of these tasks panics. One that ends otherwise has done all it had to.
+pub(super) async fn panicked(tasks: &mut JoinSet<()>) -> JoinError {
+    loop {
+        match tasks.join_next().await {
+            Some(Err(panicked)) => return panicked,
+            Some(Ok(())) => {}
+            None => future::pending().await,
+        }
+    }
 }
 
 /// Follows the policy file. Logs and counts its changes.

@@ -1,15 +1,17 @@
-//! [`StartError`]: why the proxy could not start.
+//! [`StartError`]: why the proxy could not start, or could not go on.
 
 use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
+
+use tokio::task::JoinError;
 
 use http_client::secure::CaError;
 use identity::pods::ProcError;
 use operator::pages::ListenError;
 use proxy::policy::LoadError;
 
-/// Why the proxy could not start.
+/// Why the proxy could not start, or could not go on.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// An address cannot be bound.
@@ -37,6 +39,11 @@ pub enum StartError {
     /// The thread that scans the processes cannot be started.
     #[error("cannot start the thread that looks at the node's processes: {0}; allow the container more processes")]
     Thread(io::Error),
+    /// A task that serves pods, or keeps up to date what they get, has panicked.
+    #[error(
+        "a task that this process cannot do without ended: {0}. It is a bug. The process ends, to be started again"
+    )]
+    Panicked(JoinError),
     /// The certificate authorities for Google's servers cannot be read.
     #[error("--google-ca: {0}")]
     GoogleCa(#[from] CaError),
