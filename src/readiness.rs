@@ -131,7 +131,7 @@ impl Readiness {
 
     /// Whether pods can be identified, if that is configured.
     fn knows_pods(&self) -> bool {
-        self.identity.as_ref().is_none_or(|identity| identity.summary().api_age.is_some())
+        self.identity.as_ref().is_none_or(|identity| identity.pods().last_heard().is_some())
     }
 
     /// The current state.

@@ -155,7 +155,7 @@ impl<T: TokenSource> WarmStart<T> {
 
 /// Whether no pod acts as the node. `false` until the pods are known.
 fn needs_no_token_of_the_node(identity: &Identity) -> bool {
-    identity.summary().api_age.is_some() && TokenUsers::of(Some(identity)).is_none()
+    identity.pods().last_heard().is_some() && TokenUsers::of(Some(identity)).is_none()
 }
 
 /// Counts a failure, and waits until the next attempt.

@@ -65,7 +65,6 @@ pub(super) fn follow(
             watched.workloads().retry();
         }
         WatchEvent::Failed { error, .. } => watched.watched(Some(error)),
-        WatchEvent::Skipped => {}
     };
     following.spawn(async move { match pods::follow(cluster, pods, on).await {} });
 }

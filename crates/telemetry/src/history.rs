@@ -99,7 +99,8 @@ impl Totals {
 }
 
 fn difference<const N: usize>(now: &Snapshot, earlier: &Snapshot) -> [u32; N] {
-    std::array::from_fn(|bucket| u32::try_from(now.counts[bucket] - earlier.counts[bucket]).unwrap_or(u32::MAX))
+    let counts = now.since(earlier).counts;
+    std::array::from_fn(|bucket| u32::try_from(counts[bucket]).unwrap_or(u32::MAX))
 }
 
 fn snapshot(bounds: &'static [u64], counts: &[u32]) -> Snapshot {

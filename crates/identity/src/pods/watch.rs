@@ -37,8 +37,6 @@ const MAX_SILENCE_IF_MISSED: Duration = Duration::from_secs(5);
 pub enum WatchEvent<'a> {
     /// A complete list was read: [`Pods`] has these pods and no others.
     Listed { pods: usize },
-    /// An object was left out, because it is not one of this node's pods or has no valid UID.
-    Skipped,
     /// An attempt failed. Known pods stay.
     Failed {
         error: &'a RequestError,
@@ -240,12 +238,9 @@ impl<F: Fn(WatchEvent<'_>)> Watch<F> {
         Ok(())
     }
 
+    /// `None` if it is not one of this node's pods, or has no valid UID.
     fn pod(&self, object: &PodObject) -> Option<Pod> {
-        let pod = object::read(object, self.cluster.node());
-        if pod.is_none() {
-            (self.on)(WatchEvent::Skipped);
-        }
-        pod
+        object::read(object, self.cluster.node())
     }
 
     /// Decides how the next attempt begins, and logs changes.

@@ -133,7 +133,8 @@ impl Store {
     }
 
     /// Memory of all entries and its limit, in bytes.
-    pub fn bytes(&self) -> (usize, usize) {
+    #[cfg(test)]
+    pub(super) fn bytes(&self) -> (usize, usize) {
         let entries = self.entries.lock();
         (entries.shares.used(), entries.shares.limit())
     }
