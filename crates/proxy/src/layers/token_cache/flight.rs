@@ -113,35 +113,36 @@ impl<T: TokenSource> Keeper<T> {
         }
     }
 
-    /// Fetches the token as soon as the flight may begin. A refresh becomes a demand if there is no token when a client asks: refreshes
-    /// have time, and may wait for much else. Returns `None` if the token is no longer needed when the flight may begin: the entry was
-    /// evicted, or no request waits for it.
-    async fn fetch(&self, mut cause: FlightCause) -> Option<Landed> {
+    /// Fetches the token as soon as the flight may begin. Returns `None` if it is no longer needed by then: the entry
+    /// was evicted, or no request waits for it.
+    async fn fetch(&self, cause: FlightCause) -> Option<Landed> {
+        let mut flown = pin!(self.fly(cause));
         loop {
-            let mut flown = pin!(self.fly(cause));
-            loop {
-                tokio::select! {
-                    biased;
-                    () = self.entry.evicted.notified() => {
-                        // For `wait`: the proxy's own entries go on without a flight.
-                        self.entry.evicted.notify_one();
-                        return None;
-                    }
-                    landed = &mut flown => return landed,
-                    // While there is a token, no client waits.
-                    () = self.entry.demand.notified(), if cause == FlightCause::Refresh => break,
-                    () = self.expiry() => {}
+            tokio::select! {
+                biased;
+                () = self.entry.evicted.notified() => {
+                    // For `wait`: the proxy's own entries go on without a flight.
+                    self.entry.evicted.notify_one();
+                    return None;
                 }
+                landed = &mut flown => return landed,
+                () = self.expiry() => {}
             }
-            cause = FlightCause::Demand;
         }
     }
 
-    async fn fly(&self, cause: FlightCause) -> Option<Landed> {
+    /// A refresh becomes a demand when a client finds no token: refreshes have time, and wait for much else.
+    async fn fly(&self, mut cause: FlightCause) -> Option<Landed> {
         loop {
-            let client = self.entry.flies_for();
-            let pool = self.store.flights(cause, self.entry.key.principal);
-            let flight = pool.begin(client, Arc::clone(&self.entry) as _).await;
+            let (client, principal) = (self.entry.flies_for(), self.entry.key.principal);
+            let flight = tokio::select! {
+                biased;
+                flight = self.store.flights(cause, principal).begin(client, Arc::clone(&self.entry) as _) => flight,
+                () = self.demanded(cause) => {
+                    cause = FlightCause::Demand;
+                    continue;
+                }
+            };
             if cause == FlightCause::Demand && !self.entry.is_waited_for() {
                 return None;
             }
@@ -163,8 +164,21 @@ impl<T: TokenSource> Keeper<T> {
                     }
                     Err(NoToken::Overloaded(Overload::Tokens))
                 }
+                // The metadata server is asked at once, however urgent it is, and is not asked again.
+                () = self.demanded(cause), if principal != Principal::Node => {
+                    cause = FlightCause::Demand;
+                    continue;
+                }
             };
             return Some(Landed { cause, asked, outcome });
+        }
+    }
+
+    /// Resolves when a client waits for a flight that is a refresh. While there is a token, no client waits.
+    async fn demanded(&self, cause: FlightCause) {
+        match cause {
+            FlightCause::Demand => pending().await,
+            FlightCause::Refresh => self.entry.demand.notified().await,
         }
     }
 

@@ -85,11 +85,11 @@ async fn refreshes_and_new_tokens_do_not_wait_for_each_other() {
     assert!(cache.token(TOKEN).await.1 > 3500, "it was refreshed in time");
 }
 
-/// As after a suspension, where hundreds are due at once, or while the server demands a pause.
+/// As after a suspension, where hundreds are due at once, or while a server demands a pause.
 #[tokio::test(start_paused = true)]
 async fn a_refresh_that_waits_becomes_a_demand_when_a_client_finds_no_token() {
     let server = Server::new();
-    let cache = Cache::new(&server);
+    let cache = Cache { principal: Principal::Workload(WorkloadId(1)), ..Cache::new(&server) };
     cache.token(TOKEN).await;
     server.set(Mode::DefersRefreshes);
     sleep(Duration::from_secs(u64::from(HOUR) - 60)).await;
@@ -100,4 +100,22 @@ async fn a_refresh_that_waits_becomes_a_demand_when_a_client_finds_no_token() {
     assert!(matches!(cache.ask(TOKEN).await, Got::Token(..)));
     assert_eq!(began.elapsed(), server.takes);
     assert!(cache.count(r#"metadata_proxy_token_flights_total{cause="demand",outcome="new"}"#) > 1.0);
+}
+
+/// A demand would be asked in the same way.
+#[tokio::test(start_paused = true)]
+async fn a_refresh_that_the_metadata_server_has_is_not_asked_again_for_a_client() {
+    let server = Server::taking(Duration::from_secs(1));
+    let cache = Cache::new(&server);
+    cache.token(TOKEN).await;
+    server.set(Mode::Closes);
+    sleep(Duration::from_secs(u64::from(HOUR) - 10)).await;
+    server.set(Mode::Gives);
+    suspend(MINUTE);
+    while server.flying.load(Relaxed) == 0 {
+        sleep(Duration::from_millis(10)).await;
+    }
+    let fetches = server.fetches();
+    assert!(matches!(cache.ask(TOKEN).await, Got::Token(..)));
+    assert_eq!(server.fetches(), fetches);
 }
