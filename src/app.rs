@@ -152,7 +152,7 @@ impl App {
             let _ = shared.redirect.set(keeper.standing());
             following.spawn(keeper.run());
         }
-        let admin_drain = serving::serve_operators(admin, &shared);
+        let admin_drain = serving::serve_operators(admin, &shared, &mut following);
         background::start(&shared, &mut background);
         // In the drain clients may fill the memory as well.
         let connections = Arc::clone(&shared.limits.connections);

@@ -75,7 +75,8 @@ impl<T: TokenSource> WarmStart<T> {
         for leaf in Leaf::all() {
             fetching.spawn(Arc::clone(self).fetch(leaf));
         }
-        while fetching.join_next().await.is_some() {}
+        // It panics if one of them does.
+        fetching.join_all().await;
     }
 
     async fn fetch_token(self: Arc<Self>) {

@@ -29,7 +29,7 @@ const HTML: HeaderValue = HeaderValue::from_static("text/html; charset=utf-8");
 
 /// Maximum age of the metrics, and of the readiness with its facts, that others than this machine get. Pods may reach them where Prometheus
 /// does, and rendering them takes as long as many requests.
-const RECENT: Duration = Duration::from_secs(1);
+const MAX_AGE: Duration = Duration::from_secs(1);
 
 /// The page contains text that pods influence, so scripts and external resources are forbidden.
 const CONTENT_POLICY: HeaderValue =
@@ -71,7 +71,7 @@ impl Recent {
         }
         let mut last = self.0.lock();
         let last = match last.take() {
-            Some(recent) if recent.0.elapsed() < RECENT => last.insert(recent),
+            Some(recent) if recent.0.elapsed() < MAX_AGE => last.insert(recent),
             _ => {
                 let (status, text) = render();
                 last.insert((Instant::now(), status, text.into()))
@@ -236,7 +236,7 @@ mod tests {
         };
         for _ in 0..30 {
             ask(A_POD);
-            tokio::time::sleep(RECENT / 10).await;
+            tokio::time::sleep(MAX_AGE / 10).await;
         }
         assert_eq!((ask(HERE), ask(HERE)), (4, 5));
         assert_eq!((ask(A_POD), ask(A_POD)), (6, 6), "again after a second");
@@ -254,7 +254,7 @@ mod tests {
         admin.shared.readiness.warm();
         assert_eq!(status(A_POD, "/readyz?verbose").await, 503);
         assert_eq!((status(HERE, "/readyz?verbose").await, status(A_POD, "/readyz").await), (200, 200));
-        tokio::time::sleep(RECENT).await;
+        tokio::time::sleep(MAX_AGE).await;
         assert_eq!(status(A_POD, "/readyz?verbose").await, 200);
     }
 }

@@ -34,10 +34,10 @@ pub(super) fn serve_pods(doors: Vec<Vec<Door>>, shared: &Arc<Shared>, accepting:
 
 /// Serves operators until the returned [`Drain`] begins, which can be after that of pods, so that it is observed. Their requests are
 /// counted separately from those of pods.
-pub(super) fn serve_operators(door: Door, shared: &Arc<Shared>) -> Drain {
+pub(super) fn serve_operators(door: Door, shared: &Arc<Shared>, tasks: &mut JoinSet<()>) -> Drain {
     announce(&door, "serving operators");
     let drain = Drain::default();
-    tokio::spawn(pages::server(Admin::new(Arc::clone(shared)).into_stacks(), drain.clone()).run(0, door));
+    tasks.spawn(pages::server(Admin::new(Arc::clone(shared)).into_stacks(), drain.clone()).run(0, door));
     drain
 }
 

@@ -41,7 +41,7 @@ pub enum StartError {
     Thread(io::Error),
     /// A task that serves pods, or keeps up to date what they get, has panicked.
     #[error(
-        "a task that this process cannot do without ended: {0}. It is a bug. The process ends, to be started again"
+        "a task that this process cannot do without ended: {0}. It is a bug. The process exits so that it is restarted"
     )]
     Panicked(JoinError),
     /// The certificate authorities for Google's servers cannot be read.

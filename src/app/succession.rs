@@ -17,8 +17,9 @@ pub(super) async fn take_over(shared: &Shared, kin: Option<&Kin>) -> Result<Vec<
     tracing::info!("another process serves pods; serving beside it once this one is able to");
     match become_able(shared, kin).await {
         Err(lacking) if has_predecessor(&shared.config) => Err(StartError::NotAble(lacking)),
-        // Otherwise nobody else serves pods any more. If it has left before this one asked it for tokens, nobody hands any over.
-        Ok(()) | Err(_) => {
+        Ok(()) => doors::open(&shared.config),
+        // Nobody else serves pods any more, nor hands tokens over.
+        Err(_) => {
             shared.handover.is_alone();
             doors::open(&shared.config)
         }

@@ -131,7 +131,7 @@ impl<I: Socket, N: NewStack> Connection<I, N> {
                 );
             let ended = poll_fn(|cx| {
                 activity.tick();
-                // The watchdog is not asked while more heads are buffered.
+                // Heard here, because the watchdog is not polled while more heads are buffered.
                 if last_call.has_come() {
                     activity.call_last();
                 }
