@@ -153,11 +153,7 @@ impl Rescuer {
     fn rescue(&self, error: &Error) -> Result<Response<Body>, Reset> {
         self.note(error);
         let is_shed = matches!(error, Error::Overloaded(Overload::InFlight)) && self.on_overload == OnOverload::Reset;
-        if is_shed || matches!(error, Error::Outdated) {
-            self.notes.shedding.reset();
-            return Err(Reset);
-        }
-        Ok(answer(error))
+        if is_shed || matches!(error, Error::Outdated) { Err(Reset) } else { Ok(answer(error)) }
     }
 
     /// Counts and lists a failure of the metadata server that is passed on.

@@ -156,14 +156,16 @@ impl<I: Socket, N: NewStack> Connection<I, N> {
             if matches!(ended, Ended::Due(Due::Park)) {
                 // A parked connection is not charged for what the kernel has of its responses.
                 if !deliver(|| io.outstanding(), &activity, &mut serving).await {
+                    place.is_reset();
                     return None;
                 }
                 // At most an empty line, otherwise hyper would not be idle.
                 inbox.put_back(&parts.read_buf);
                 return Some(Self { io, inbox, arrival, stacks, memory, last_call, activity, place, bodies });
             }
-            if close(&mut *io, arrival.peer, &activity, ended).await {
-                deliver(|| io.outstanding(), &activity, &mut serving).await;
+            let is_closed = close(&mut *io, arrival.peer, &activity, ended).await;
+            if !(is_closed && deliver(|| io.outstanding(), &activity, &mut serving).await) {
+                place.is_reset();
             }
             None
         }

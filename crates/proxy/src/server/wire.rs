@@ -212,10 +212,11 @@ impl<I: Socket> AsyncWrite for Watched<I> {
 fn instead_of(written: &[u8]) -> Option<Bytes> {
     let head = std::str::from_utf8(written).ok()?;
     let is_bare = head.ends_with("\r\n\r\n") && !head.to_ascii_lowercase().contains("\r\nmetadata-flavor:");
-    let (status, sentence) = match head.get(..12) {
-        Some("HTTP/1.1 400") => ("400 Bad Request", "Bad request: this is not well-formed HTTP/1.1.".to_owned()),
-        Some("HTTP/1.1 414") => ("414 URI Too Long", "Refused: the request target is too long.".to_owned()),
-        Some("HTTP/1.1 431") => (
+    // hyper answers in the version of the request before.
+    let (status, sentence) = match head.strip_prefix("HTTP/1.")?.get(1..5)? {
+        " 400" => ("400 Bad Request", "Bad request: this is not well-formed HTTP/1.1.".to_owned()),
+        " 414" => ("414 URI Too Long", "Refused: the request target is too long.".to_owned()),
+        " 431" => (
             "431 Request Header Fields Too Large",
             format!("Refused: a request's head may have at most {MAX_HEAD_BYTES} bytes and 100 headers."),
         ),

@@ -20,6 +20,7 @@ use super::super::stack::{Payload, Remembering, Stack};
 use super::*;
 use crate::memory::{OPEN_BYTES, SERVING_BYTES};
 use telemetry::Registry;
+use telemetry::shedding::Shedding;
 
 mod bodies;
 mod by_socket;
@@ -68,7 +69,20 @@ fn connection<I: Socket, S: Stack>(
 }
 
 fn connections(bytes: usize) -> Arc<Connections> {
-    Connections::new(1000, bytes, Arc::default(), Arc::default(), &Registry::default())
+    counted_connections(1000, bytes).0
+}
+
+/// Connections, and a function that returns how many of them were reset.
+fn counted_connections(limit: usize, bytes: usize) -> (Arc<Connections>, impl Fn() -> usize) {
+    let registry = Registry::default();
+    let shedding = Arc::new(Shedding::new(&registry, Arc::default()));
+    let connections = Connections::new(limit, bytes, Arc::default(), shedding, &registry);
+    let resets = move || {
+        let text = registry.render();
+        let line = text.lines().find_map(|line| line.strip_prefix("metadata_proxy_resets_total "));
+        line.expect("it is counted").parse().expect("a number")
+    };
+    (connections, resets)
 }
 
 fn connection_among<I: Socket, S: Stack>(
@@ -126,9 +140,18 @@ impl Client {
 
 #[tokio::test(start_paused = true)]
 async fn an_invalid_head_gets_the_proxys_own_error_response() {
-    for head in ["GET / HTTP/1.1\nHost: metadata\n\n", "GET / HTTP/1.1\r\nHost : metadata\r\n\r\n", "nonsense\r\n\r\n"]
-    {
+    let of_http_1_0 = "GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n";
+    for (before, head) in [
+        ("", "GET / HTTP/1.1\nHost: metadata\n\n"),
+        ("", "GET / HTTP/1.1\r\nHost : metadata\r\n\r\n"),
+        ("", "nonsense\r\n\r\n"),
+        (of_http_1_0, "nonsense\r\n\r\n"),
+    ] {
         let mut client = connect(Duration::ZERO);
+        if !before.is_empty() {
+            client.send(before.as_bytes()).await;
+            assert!(client.read_answer().await.ends_with("answer"));
+        }
         client.send(head.as_bytes()).await;
         let answer = client.read_to_end().await;
         assert!(answer.starts_with("HTTP/1.1 400 ") && answer.contains("Metadata-Flavor: Google\r\n"), "{answer}");

@@ -95,9 +95,14 @@ impl Place {
         (Arc::clone(&self.connections.large_writes), self.client)
     }
 
+    /// Counts a connection that is reset.
+    pub(in crate::server) fn is_reset(&self) {
+        self.connections.shedding.reset();
+    }
+
     /// Counts a connection that is reset because there is no memory for the client's bytes.
     pub(in crate::server) fn refused(&self, peer: SocketAddr) {
-        self.connections.shedding.reset();
+        self.is_reset();
         self.connections.shedding.closed(Shed::Memory, peer);
     }
 }

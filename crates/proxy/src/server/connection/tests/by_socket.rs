@@ -1,7 +1,6 @@
 //! Connections over real sockets, which split, discard and reset.
 
 use super::*;
-use telemetry::shedding::Shedding;
 
 /// In any split, the bytes gathered and those that hyper reads form the head.
 #[tokio::test]
@@ -109,9 +108,7 @@ async fn a_connection_that_is_cut_is_reset_unless_between_requests() {
     for (sent, answers, is_reset) in
         [("", 0, true), ("GET / HT", 0, true), ("GET / HTTP/1.1\r\nHost: metadata\r\n\r\n", 1, false)]
     {
-        let registry = Registry::default();
-        let shedding = Arc::new(Shedding::new(&registry, Arc::default()));
-        let connections = Connections::new(1, usize::MAX, Arc::default(), shedding, &registry);
+        let (connections, resets) = counted_connections(1, usize::MAX);
         let (mut client, io) = sockets().await;
         let served = connection_among(&connections, io, answering(Duration::ZERO), LastCall::default());
         let (number, arrival) = (served.place.number, served.arrival);
@@ -126,8 +123,7 @@ async fn a_connection_that_is_cut_is_reset_unless_between_requests() {
         let ended = client.read(&mut [0; 16]).await.map_err(|error| error.kind());
         let expected = if is_reset { Err(std::io::ErrorKind::ConnectionReset) } else { Ok(0) };
         assert_eq!(ended, expected, "{sent:?}");
-        let counted = format!("\nmetadata_proxy_resets_total {}\n", u8::from(is_reset));
-        assert!(registry.render().contains(&counted), "{sent:?}: not{counted}");
+        assert_eq!(resets(), usize::from(is_reset), "{sent:?}");
     }
 }
 

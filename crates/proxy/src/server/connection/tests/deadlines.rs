@@ -79,7 +79,8 @@ async fn a_client_that_does_not_read_its_response_is_cut_after_thirty_seconds() 
     let stack = tower::service_fn(|_: Request<Payload>| async {
         Ok::<_, Reset>(Response::new(Full::new(Bytes::from(vec![b'x'; 100_000]))))
     });
-    let server = tokio::spawn(connection(other_end, stack, LastCall::default()).serve());
+    let (connections, resets) = counted_connections(1000, usize::MAX);
+    let server = tokio::spawn(connection_among(&connections, other_end, stack, LastCall::default()).serve());
     tokio::spawn(async move {
         io.write_all(REQUEST).await.expect("the server reads");
         sleep(Duration::from_secs(20)).await;
@@ -90,6 +91,7 @@ async fn a_client_that_does_not_read_its_response_is_cut_after_thirty_seconds() 
     let began = Instant::now();
     server.await.expect("no panic");
     assert_eq!(began.elapsed().as_secs(), 50, "30 s after it last read");
+    assert_eq!(resets(), 1);
 }
 
 /// Its connection does not wake itself meanwhile, although more bytes are there to be read.
