@@ -57,6 +57,9 @@ pub enum Lacking {
     /// The node's, which the other process may have.
     #[error("the metadata server issued no token of the node's account ({0})")]
     Token(String),
+    /// Where no pod acts as the node.
+    #[error("the metadata server answered nothing ({0})")]
+    Values(String),
 }
 
 /// Maximum time for a process to become able to serve while another process serves pods.

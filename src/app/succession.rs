@@ -48,28 +48,34 @@ async fn become_able(shared: &Shared, kin: Option<&Kin>) -> Result<(), Lacking> 
     };
     let (warmed, ()) = tokio::join!(timeout_at(deadline, shared.readiness.warmed()), handed);
     // A server that refuses the token does not fail, and refuses it to the other process, too.
-    let needs_token = || TokenUsers::of(shared.identity.as_deref()).is_some();
+    let Some(failure) = shared.upstream.health.failure().filter(|_| warmed.is_err()) else { return Ok(()) };
     let has_token = || shared.tokens.store().default_expires_in().is_some_and(|seconds| seconds > 0);
-    match shared.upstream.health.failure() {
-        Some(failure) if warmed.is_err() && needs_token() && !has_token() => Err(Lacking::Token(failure)),
+    match TokenUsers::of(shared.identity.as_deref()) {
+        Some(_) if !has_token() => Err(Lacking::Token(failure)),
+        None if !shared.upstream.health.has_answered() => Err(Lacking::Values(failure)),
         _ => Ok(()),
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::net::{Ipv4Addr, SocketAddr};
+    use std::sync::Arc;
+
+    use tokio::task::JoinSet;
+
+    use super::super::background;
     use super::*;
     use crate::shared::{Identifying, State};
     use identity::pods::{FakeProc, Scans};
 
-    /// What waits for the hand-over, such as reading accounts, would wait for ever.
-    #[tokio::test(start_paused = true)]
-    async fn a_predecessor_that_leaves_while_no_pods_are_listed_hands_nothing_over() {
+    /// A process with Workload Identity, at this address, whose metadata server does not answer.
+    async fn process(addr: SocketAddr) -> Arc<Shared> {
         let proc = FakeProc::new();
         let identifying = Identifying { scans: Scans::in_task(proc.open()), exchange: None };
         let own_pod = format!("--handover={}", "1".repeat(32));
         let flags = [
-            "--addr=127.0.0.1:0",
+            &format!("--addr={addr}"),
             "--upstream=http://127.0.0.1:1",
             "--reuse-port",
             "--workload-identity",
@@ -77,10 +83,28 @@ mod tests {
             "--node-name=n",
             &own_pod,
         ];
-        let shared = Shared::of_flags(&flags, Some(identifying)).await;
+        Shared::of_flags(&flags, Some(identifying)).await
+    }
+
+    /// What waits for the hand-over, such as reading accounts, would wait for ever.
+    #[tokio::test(start_paused = true)]
+    async fn a_predecessor_that_leaves_while_no_pods_are_listed_hands_nothing_over() {
+        let shared = process((Ipv4Addr::LOCALHOST, 0).into()).await;
         assert_eq!(shared.handover.state(), State::Pending);
         // The port is free, as after the predecessor's end.
         take_over(&shared, None).await.expect("nobody else serves pods");
         assert_eq!(shared.handover.state(), State::Alone);
+    }
+
+    /// Pods have tokens of their own there, and the old process has the values of the metadata server.
+    #[tokio::test(start_paused = true)]
+    async fn a_process_whose_server_answers_nothing_leaves_pods_to_the_old_one() {
+        let old = server::bind((Ipv4Addr::LOCALHOST, 0).into(), true).expect("a port");
+        let shared = process(old.local_addr().expect("bound")).await;
+        shared.identity.as_ref().expect("it is on").pods().replace([]);
+        let mut background = JoinSet::new();
+        background::start(&shared, &mut background);
+        let refused = take_over(&shared, None).await.expect_err("it has nothing to serve");
+        assert!(matches!(refused, StartError::NotAble(Lacking::Values(_))), "{refused}");
     }
 }

@@ -22,6 +22,7 @@ pub struct Health(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
+    has_answered: bool,
     /// Reason for the current outage, and its start.
     failing: Option<(String, Instant)>,
     /// Time of the last line about a failure.
@@ -34,6 +35,11 @@ impl Health {
     /// Reason why the upstream is failing, or `None` while it is available.
     pub fn failure(&self) -> Option<String> {
         self.0.lock().failing.as_ref().map(|(reason, _)| reason.clone())
+    }
+
+    /// Whether any request has succeeded since the start.
+    pub fn has_answered(&self) -> bool {
+        self.0.lock().has_answered
     }
 
     /// Time since the last outage began, in which no request has succeeded. `None` while the upstream is available.
@@ -61,7 +67,7 @@ impl Health {
 impl State {
     /// Records a success. Returns whether to log it.
     fn succeeded(&mut self) -> bool {
-        self.failing = None;
+        (self.has_answered, self.failing) = (true, None);
         std::mem::take(&mut self.is_logged_failing)
     }
 
@@ -112,6 +118,7 @@ mod tests {
             }
             health.answered(StatusCode::from_u16(status).expect("a status"));
             assert_eq!(health.failure().as_deref(), failure, "{status}");
+            assert_eq!(health.has_answered(), failure.is_none(), "{status}");
         }
     }
 
