@@ -95,8 +95,8 @@ const AFTER_HELP: &str = "\
 Flags can also be set through the environment variables shown; the command line takes precedence. Separate list \
 values with commas. Flags with a single dash, as in Go (-addr=HOST:PORT), are accepted.
 
-Exit codes: 0 after SIGTERM or SIGINT, 1 if the proxy cannot start (for example because a port is in use) or if a second \
-signal ends the drain early, 64 for a usage error, 74 if a command's output cannot be written.";
+Exit codes: 0 after SIGTERM or SIGINT, 1 if the proxy cannot start (for example because a port is in use), if a task that it \
+needs has panicked, or if a second signal ends the drain early, 64 for a usage error, 74 if a command's output cannot be written.";
 
 /// The command to run.
 #[derive(Debug)]
