@@ -103,7 +103,7 @@ async fn put_into_force(tool: Tool, plan: &Plan) -> Result<(), Error> {
         Err(error @ Error::Silent { .. }) => return Err(error),
         Ok(false) | Err(_) => {}
     }
-    if !plan.guards_loopback() && first_edition::needs_guard(&[tool]).await {
+    if !plan.guards_loopback() && matches!(first_edition::needs_guard(&[tool]).await, Ok(true)) {
         // Without the earlier rules, loopback has no guard.
         if !first_edition::stop_routing_loopback() {
             first_edition::say_that_loopback_is_open();

@@ -35,6 +35,8 @@ struct Tools {
     /// Those that the redirect added to `lo`.
     addresses: Vec<IpAddr>,
     has_nft_table: bool,
+    /// The sysctl `route_localnet`.
+    is_loopback_routed: bool,
     /// There is no descriptor for a request to the kernel before.
     netlink_fails_until: Option<Instant>,
     /// Packets that each rule of `mangle` has met since it was last changed.
@@ -59,6 +61,7 @@ pub(super) fn pretend(answers: impl FnMut(&str, &[&str], &str) -> Option<Answer>
         tables,
         addresses: PROXY.map(|to| to.ip()).to_vec(),
         has_nft_table: false,
+        is_loopback_routed: false,
         netlink_fails_until: None,
         met: 0,
     }));
@@ -83,6 +86,10 @@ pub(super) fn have_nft_table() {
     with(|tools| tools.has_nft_table = true);
 }
 
+pub(super) fn route_loopback(is_routed: bool) {
+    with(|tools| tools.is_loopback_routed = is_routed);
+}
+
 pub(super) fn break_netlink_for(time: Duration) {
     with(|tools| tools.netlink_fails_until = Some(Instant::now() + time));
 }
@@ -104,6 +111,11 @@ pub(super) fn is_pretended() -> bool {
 /// Whether the kernel has nft's table, which the pretended tools do not show. `None` if no test pretends.
 pub(super) fn has_nft_table() -> Option<bool> {
     with(|tools| tools.has_nft_table)
+}
+
+/// `None` if no test pretends.
+pub(super) fn is_loopback_routed() -> Option<bool> {
+    with(|tools| tools.is_loopback_routed)
 }
 
 /// A tool's answer. `None` if no test pretends.

@@ -34,18 +34,22 @@ const MARKS: [&str; 2] = [nft::OPENED_LOOPBACK, iptables::OPENED_LOOPBACK];
 /// Text by which a rule that sends pods to loopback is recognised in the listings of both tools.
 const TO_LOOPBACK: [&str; 2] = ["dnat ip to 127.", "--to-destination 127."];
 
-/// Whether the rules have to guard loopback: the sysctl is on, and one of these tools has the first edition's mark.
-pub(super) async fn needs_guard(tools: &[Tool]) -> bool {
-    is_loopback_routed() && may_be_marked(tools).await
-}
-
-/// Rules that cannot be listed now may have the mark. Those that replace them without it would lose it, and the guard, for good.
-async fn may_be_marked(tools: &[Tool]) -> bool {
-    is_any(tools, &MARKS).await.unwrap_or(true)
+/// Whether the rules have to guard loopback: the sysctl is on, and one of these tools has the first edition's mark. An error if one
+/// fails now: rules that replace its own without the mark would lose it, and the guard, for good. One that never works has no mark:
+/// kube-proxy turns the sysctl on, too, so it is no sign of the first edition, and `redirect remove` must not turn it off.
+pub(super) async fn needs_guard(tools: &[Tool]) -> Result<bool, Error> {
+    if !is_loopback_routed() {
+        return Ok(false);
+    }
+    is_any(tools, &MARKS).await.or_else(|error| if error.is_passing() { Err(error) } else { Ok(false) })
 }
 
 /// Whether the sysctl is on.
 pub(super) fn is_loopback_routed() -> bool {
+    #[cfg(test)]
+    if let Some(is_routed) = super::fake::is_loopback_routed() {
+        return is_routed;
+    }
     fs::read_to_string(SYSCTL).is_ok_and(|value| value.trim() == "1")
 }
 
@@ -56,6 +60,11 @@ pub(super) fn is_marked(listing: &str) -> bool {
 
 /// Turns the sysctl off. Returns whether that succeeded: `/proc/sys` is read-only in containers.
 pub(super) fn stop_routing_loopback() -> bool {
+    #[cfg(test)]
+    if super::fake::is_pretended() {
+        super::fake::route_loopback(false);
+        return true;
+    }
     fs::write(SYSCTL, "0").is_ok()
 }
 
@@ -114,13 +123,15 @@ async fn guard_meanwhile(tools: &[Tool], to: &Destination, shared: &[SocketAddr]
     tool.add(&Plan::meanwhile(to).sharing(shared)).await
 }
 
-/// Whether the rules of one of these tools contain one of these texts. An error if none does, and one cannot be listed.
+/// Whether the rules of one of these tools contain one of these texts. An error if none does, and one cannot be listed: one that passes,
+/// if any.
 pub(super) async fn is_any(tools: &[Tool], words: &[&str]) -> Result<bool, Error> {
     let mut outcome = Ok(false);
     for tool in tools {
         match tool.listing().await {
             Ok(Some(listing)) if words.iter().any(|words| listing.contains(words)) => return Ok(true),
             Ok(_) => {}
+            Err(_) if outcome.as_ref().is_err_and(Error::is_passing) => {}
             Err(error) => outcome = Err(error),
         }
     }
@@ -133,21 +144,42 @@ async fn listens(addr: SocketAddr) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+    use std::rc::Rc;
+
     use super::super::fake;
     use super::*;
 
     /// Of the tools, `nft` is not there.
     const BOTH: [Tool; 2] = [Tool::Nft, Tool::Iptables];
 
+    /// kube-proxy turns the sysctl on, also where the first edition never was.
     #[tokio::test]
-    async fn rules_that_cannot_be_listed_may_have_the_mark() {
-        let _tools = fake::pretend(|tool, _, _| (tool == "nft").then(|| Ok(String::new())));
-        assert!(!may_be_marked(&BOTH).await, "there are no rules");
+    async fn rules_have_the_mark_only_if_a_listing_shows_it() {
+        let is_busy = Rc::new(Cell::new(false));
+        let now = Rc::clone(&is_busy);
+        let busy = || Error::Busy { tool: "nft", said: "Interrupted system call".to_owned() };
+        let _tools = fake::pretend(move |tool, _, _| (tool == "nft" && now.get()).then(|| Err(busy())));
+        assert!(!needs_guard(&BOTH).await.expect("the sysctl is off"));
+        fake::route_loopback(true);
+        assert!(!needs_guard(&BOTH).await.expect("nft never works"));
+        is_busy.set(true);
+        let unread = needs_guard(&BOTH).await.expect_err("it may be marked");
+        assert!(unread.is_passing(), "{unread}");
         let marked = format!("*filter\n:{} - [0:0]\nCOMMIT\n", iptables::OPENED_LOOPBACK);
         fake::answer("iptables-restore", &[], &marked).expect("it is pretended").expect("it is accepted");
-        assert!(may_be_marked(&BOTH).await);
-        let _tools = fake::pretend(|_, _, _| None);
-        assert!(may_be_marked(&BOTH).await, "those of nft cannot be listed");
+        assert!(needs_guard(&BOTH).await.expect("whatever nft has"));
+    }
+
+    /// The second answer does not hide that the first may be another one soon.
+    #[tokio::test]
+    async fn a_tool_that_never_works_does_not_hide_one_that_fails_now() {
+        let _tools = fake::pretend(|tool, _, _| match tool {
+            "nft" => Some(Err(Error::Silent { tool: "nft" })),
+            _ => Some(Err(fake::refused())),
+        });
+        fake::route_loopback(true);
+        assert!(matches!(needs_guard(&BOTH).await, Err(Error::Silent { .. })));
     }
 
     #[tokio::test(start_paused = true)]

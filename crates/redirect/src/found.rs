@@ -46,14 +46,14 @@ impl Redirect {
         privileges::check()?;
         let tool = self.tool().await?;
         let mut is_dropped = self.spoofed().is_dropped();
-        let plan = self.plan_with(&[tool], is_dropped).await;
+        let plan = self.plan_with(&[tool], is_dropped).await?;
         let mut state = tool.state(&plan).await?;
         if !state.is_installed() {
             state = Self::unbounded(tool, &plan).await?.unwrap_or(state);
         }
         if !state.is_installed()
             && self.decides_on_spoofed()
-            && let Some(other) = Self::standing(tool, &self.plan_with(&[tool], !is_dropped).await).await?
+            && let Some(other) = Self::standing(tool, &self.plan_with(&[tool], !is_dropped).await?).await?
         {
             // It was decided at another time. The keeper follows.
             (state, is_dropped) = (other, !is_dropped);
@@ -97,7 +97,7 @@ impl Redirect {
     pub(super) async fn is_dropping(&self) -> bool {
         let standing = async || {
             let tool = self.tool().await?;
-            Self::standing(tool, &self.plan_with(&[tool], true).await).await
+            Self::standing(tool, &self.plan_with(&[tool], true).await?).await
         };
         standing().await.is_ok_and(|state| state.is_some())
     }

@@ -85,10 +85,12 @@ impl Redirect {
             return Err(NotInstalled { why, pods: Pods::AsBefore });
         }
         let first = process::attempt(async {
-            let plan = self.plan_to_install(is_spoofed_dropped).await;
-            let error = match self.install_or_find(&plan, until).await {
-                Ok(installed) => return Ok(installed),
-                Err(error) => error,
+            let (plan, error) = match self.plan_to_install(is_spoofed_dropped).await {
+                Ok(plan) => match self.install_or_find(&plan, until).await {
+                    Ok(installed) => return Ok(installed),
+                    Err(error) => (Some(plan), error),
+                },
+                Err(error) => (None, error),
             };
             // An earlier redirect may be in force. A brief failure of a tool must not replace it with the closing rules.
             let is_final = !is_refusal(&error) || matches!(self.state().await, Ok(State::Absent));
@@ -101,7 +103,17 @@ impl Redirect {
         if !is_final {
             sleep(SECOND_TRY).await;
         }
-        process::attempt(self.install_or_close(&plan, until, is_final.then_some(error))).await
+        process::attempt(async {
+            let Some(plan) = plan else {
+                // Rules that cannot be listed by either attempt count as without the first edition's mark. To close pods would not
+                // keep it either.
+                let plan = self.plan_to_install(is_spoofed_dropped).await;
+                let plan = plan.unwrap_or_else(|_| self.plan(is_spoofed_dropped, false));
+                return self.install_or_close(&plan, until, None).await;
+            };
+            self.install_or_close(&plan, until, is_final.then_some(error)).await
+        })
+        .await
     }
 
     /// Installs the rules, or less. If that is impossible too, closes the metadata server to pods. `error`: with which the rules were
@@ -139,7 +151,7 @@ impl Redirect {
         if !self.decides_on_spoofed() {
             return None;
         }
-        let without = self.plan_to_install(false).await;
+        let without = self.plan(false, plan.guards_loopback());
         if without == *plan {
             return None;
         }
@@ -176,7 +188,7 @@ impl Redirect {
 
     /// Installs the rules with another decision on spoofed packets. If that fails, those that are installed stay.
     pub(super) async fn decide_anew(&self, is_spoofed_dropped: bool) -> Result<Installed, Error> {
-        self.install_or_find(&self.plan_to_install(is_spoofed_dropped).await, None).await
+        self.install_or_find(&self.plan_to_install(is_spoofed_dropped).await?, None).await
     }
 
     /// Installs the rules. If that fails, but they are installed already, as after a restart, that is a success.

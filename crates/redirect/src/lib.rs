@@ -230,7 +230,7 @@ impl Redirect {
     pub async fn text(&self) -> Result<String, Error> {
         let added: Vec<String> = self.added().map(|addr| addr.to_string()).collect();
         let first = if added.is_empty() { String::new() } else { format!("# On lo: {}\n", added.join(", ")) };
-        Ok(first + &self.tool().await?.text(&self.plan_to_install(self.spoofed().is_dropped()).await))
+        Ok(first + &self.tool().await?.text(&self.plan_to_install(self.spoofed().is_dropped()).await?))
     }
 
     /// Packets that the bound on new connections dropped since the rules were installed. `None` if there is no bound.
@@ -264,7 +264,10 @@ impl Redirect {
 
     /// The error with which [`install`](Redirect::install) would fail now. Changes nothing.
     pub async fn obstacle(&self) -> Option<Error> {
-        let plan = self.plan_to_install(self.spoofed().is_dropped()).await;
+        let plan = match self.plan_to_install(self.spoofed().is_dropped()).await {
+            Ok(plan) => plan,
+            Err(error) => return Some(error),
+        };
         let refusal = self.refusal(&plan).await?;
         match plan.without_bound() {
             Some(unbounded) => self.refusal(&unbounded).await,
@@ -275,7 +278,10 @@ impl Redirect {
     /// The error because of which the bound on new connections would be left out, from rules with this decision on spoofed packets.
     /// Changes nothing.
     async fn obstacle_to_bound(&self, is_spoofed_dropped: bool) -> Option<Error> {
-        self.refusal(&self.plan_to_install(is_spoofed_dropped).await).await
+        match self.plan_to_install(is_spoofed_dropped).await {
+            Ok(plan) => self.refusal(&plan).await,
+            Err(error) => Some(error),
+        }
     }
 
     /// The error if this is a redirect of a pod, and this is the machine's network, or a node's redirect is in it. Interfaces are no
@@ -313,17 +319,21 @@ impl Redirect {
         usable.ok_or(Error::NoTool)
     }
 
-    /// The rules to install. They guard loopback if either tool has the first edition's mark.
-    async fn plan_to_install(&self, is_spoofed_dropped: bool) -> Plan {
+    /// The rules to install. They guard loopback if either tool has the first edition's mark. An error if one fails now.
+    async fn plan_to_install(&self, is_spoofed_dropped: bool) -> Result<Plan, Error> {
         self.plan_with(&Tool::all_usable(self.tool).await, is_spoofed_dropped).await
     }
 
     /// The rules that replace those of these tools.
-    async fn plan_with(&self, tools: &[Tool], is_spoofed_dropped: bool) -> Plan {
+    async fn plan_with(&self, tools: &[Tool], is_spoofed_dropped: bool) -> Result<Plan, Error> {
+        Ok(self.plan(is_spoofed_dropped, first_edition::needs_guard(tools).await?))
+    }
+
+    fn plan(&self, is_spoofed_dropped: bool, is_loopback_guarded: bool) -> Plan {
         let mut settings = Settings { to: self.to(), ..self.settings.clone() };
         settings.opened.drop_spoofed = if is_spoofed_dropped { DropSpoofed::True } else { DropSpoofed::False };
         let plan = Plan::new(&settings, &self.uplinks()).sharing(&self.shared());
-        if first_edition::needs_guard(tools).await { plan.guarding_loopback() } else { plan }
+        if is_loopback_guarded { plan.guarding_loopback() } else { plan }
     }
 
     fn uplinks(&self) -> Uplinks {

@@ -72,3 +72,54 @@ async fn a_tool_that_responds_again_installs_the_redirect_by_the_second_attempt(
     assert_eq!(redirect("ens4").state().await.expect("it is found"), State::Installed, "it is whole");
     assert_eq!(silent.get(), 0, "{:?}", fake::asked());
 }
+
+/// On a node where kube-proxy turned on `route_localnet`, and the first edition never was.
+#[tokio::test(start_paused = true)]
+async fn a_listing_that_fails_marks_no_rules() {
+    for failures in (1..10).chain([usize::MAX]) {
+        let left = Rc::new(Cell::new(0));
+        let listings = Rc::clone(&left);
+        let _tools = fake::pretend(move |tool, _, _| {
+            let fails = tool == "nft" && listings.get() > 0;
+            fails.then(|| {
+                listings.set(listings.get() - 1);
+                Err(busy())
+            })
+        });
+        fake::route_loopback(true);
+        left.set(failures);
+        redirect("ens4").install().await.unwrap_or_else(|error| panic!("{failures}: {error}"));
+        left.set(0);
+        for _ in 0..2 {
+            let found = redirect("ens4").found().await.expect("it is found");
+            assert_eq!(found.state, State::Installed, "{failures}");
+        }
+        let listing = Tool::Iptables.listing().await.expect("it is listed").expect("there are rules");
+        assert!(!first_edition::is_marked(&listing), "{failures}: {listing}");
+    }
+}
+
+/// They close pods, and leave the sysctl to kube-proxy.
+#[tokio::test(start_paused = true)]
+async fn a_listing_that_fails_turns_no_sysctl_off() {
+    let _tools = fake::pretend(|tool, _, _| (tool == "iptables-save").then(|| Err(busy())));
+    fake::route_loopback(true);
+    closing::install_first(&redirect("ens4").closing_plans(false), Some(Tool::Iptables)).await;
+    assert_eq!(fake::is_loopback_routed(), Some(true));
+}
+
+#[tokio::test(start_paused = true)]
+async fn rules_that_may_be_marked_are_not_compared() {
+    let is_busy = Rc::new(Cell::new(false));
+    let now = Rc::clone(&is_busy);
+    let _tools = fake::pretend(move |tool, _, _| (tool == "iptables-save" && now.replace(false)).then(|| Err(busy())));
+    fake::route_loopback(true);
+    redirect("ens4").install().await.expect("it is accepted");
+    is_busy.set(true);
+    let unread = redirect("ens4").found().await.err();
+    assert!(unread.is_some_and(|error| error.is_passing()), "neither installed nor changed");
+}
+
+fn busy() -> Error {
+    Error::Busy { tool: "a tool", said: "Interrupted system call".to_owned() }
+}
