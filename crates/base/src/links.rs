@@ -27,7 +27,7 @@ const MESSAGE: usize = 16;
 const INDEX: usize = 4;
 
 /// A network interface.
-#[derive(Debug, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Link {
     /// Unlike others in this network namespace. When the interface is gone, the next one may get it.
     pub index: u32,

@@ -13,6 +13,8 @@ use rustix::io::Errno;
 use tokio::time::Instant;
 
 use super::{Error, PROXY};
+use base::links::Link;
+use base::routes::{Route, parse_v4};
 
 type Answer = Result<String, Error>;
 
@@ -35,6 +37,9 @@ struct Tools {
     /// Those that the redirect added to `lo`.
     addresses: Vec<IpAddr>,
     has_nft_table: bool,
+    links: Vec<Link>,
+    /// `None` if they cannot be read.
+    routes: Option<Vec<Route>>,
     /// The sysctl `route_localnet`.
     is_loopback_routed: bool,
     /// There is no descriptor for a request to the kernel before.
@@ -61,6 +66,8 @@ pub(super) fn pretend(answers: impl FnMut(&str, &[&str], &str) -> Option<Answer>
         tables,
         addresses: PROXY.map(|to| to.ip()).to_vec(),
         has_nft_table: false,
+        links: Vec::new(),
+        routes: Some(default_route("ens4")),
         is_loopback_routed: false,
         netlink_fails_until: None,
         met: 0,
@@ -84,6 +91,16 @@ pub(super) fn meet(packets: u64) {
 
 pub(super) fn have_nft_table() {
     with(|tools| tools.has_nft_table = true);
+}
+
+/// The routes of a node with one uplink.
+pub(super) fn default_route(uplink: &str) -> Vec<Route> {
+    parse_v4(&format!("Iface\tDestination\n{uplink}\t00000000\t0100800A\t0003\t0\t0\t100\t00000000\t0\t0\t0\n"))
+}
+
+/// `None` if they cannot be read.
+pub(super) fn have_routes(routes: Option<Vec<Route>>) {
+    with(|tools| tools.routes = routes);
 }
 
 pub(super) fn route_loopback(is_routed: bool) {
@@ -111,6 +128,16 @@ pub(super) fn is_pretended() -> bool {
 /// Whether the kernel has nft's table, which the pretended tools do not show. `None` if no test pretends.
 pub(super) fn has_nft_table() -> Option<bool> {
     with(|tools| tools.has_nft_table)
+}
+
+/// `None` if no test pretends.
+pub(super) fn links() -> Option<Vec<Link>> {
+    with(|tools| tools.links.clone())
+}
+
+/// `None` if no test pretends.
+pub(super) fn routes() -> Option<io::Result<Vec<Route>>> {
+    with(|tools| tools.routes.clone().ok_or_else(|| Errno::MFILE.into()))
 }
 
 /// `None` if no test pretends.

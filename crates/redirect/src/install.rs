@@ -8,8 +8,8 @@ use tokio::time::{Instant, sleep};
 use super::plan::Plan;
 use super::spoofing::Spoofed;
 use super::{
-    Destination, Error, Mode, NotInstalled, Opened, Pods, Redirect, Settings, State, Tool, Unserved, addresses,
-    closing, first_edition, privileges, process,
+    Destination, Error, Mode, NotInstalled, Opened, Pods, Redirect, Settings, State, Tool, Unserved, Uplinks,
+    addresses, closing, first_edition, privileges, process,
 };
 
 /// Pause before the second attempt to replace an earlier redirect. Pods are not closed before that has failed too.
@@ -27,6 +27,8 @@ pub struct Installed {
 #[derive(Debug)]
 pub struct InstalledRedirect {
     pub(super) redirect: Redirect,
+    /// The node's uplinks in its rules. `None` if they are named by a flag.
+    pub(super) uplinks: Option<Uplinks>,
     /// The decision on spoofed packets with which it was installed.
     pub(super) decided: Spoofed,
     pub(super) installed: Installed,
@@ -42,10 +44,12 @@ impl Redirect {
             return Err(closing::close(why, &Plan::closing(&mode, &opened, None), None).await);
         };
         // No other server can get pods' requests there: this process listens at that port, or its predecessor does.
-        let redirect = Self { settings: Settings { mode, to, is_shared: true, opened }, tool: None };
+        let mut redirect = Self { settings: Settings { mode, to, is_shared: true, opened }, tool: None };
+        // A keeper compares the next ones with those that were installed.
+        let uplinks = redirect.hold_uplinks();
         let decided = redirect.spoofed();
         let installed = redirect.install_as(&decided).await?;
-        Ok(InstalledRedirect { redirect, decided, installed })
+        Ok(InstalledRedirect { redirect, uplinks, decided, installed })
     }
 
     /// Closes the metadata server to this node's pods if no rules in force do, because the proxy cannot start. An earlier redirect

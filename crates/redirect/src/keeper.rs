@@ -87,30 +87,29 @@ struct Trouble {
 impl Keeper {
     /// A keeper of a redirect that was just installed.
     pub fn of_installed(installed: InstalledRedirect, metrics: Metrics) -> Self {
-        let InstalledRedirect { redirect, decided, installed } = installed;
-        let decision = Decision::new(decided);
-        let mut keeper = Self::new(redirect, decision, metrics);
+        let InstalledRedirect { redirect, uplinks, decided, installed } = installed;
+        let mut keeper = Self::new(redirect, uplinks, Decision::new(decided), metrics);
         keeper.warn_of_ipv6();
         keeper.warn_of_spoofing();
         keeper.show_decision(installed.drops_spoofed);
         keeper
     }
 
-    fn new(mut redirect: Redirect, decision: Decision<Spoofed>, metrics: Metrics) -> Self {
+    /// `uplinks`: those that the redirect holds, unless they are named by a flag.
+    fn new(redirect: Redirect, uplinks: Option<Uplinks>, decision: Decision<Spoofed>, metrics: Metrics) -> Self {
         let Metrics { dropped, spoofed, restored } = metrics;
         for label in FOUND {
             // All series exist from the start, so that the first increase is seen.
             restored.with_label_values(&[label]);
         }
         let (drops, installed, standing) = (Drops::new(dropped), Arc::default(), Arc::default());
-        let uplinks = redirect.hold_uplinks().map(Decision::new);
         let keeper = Self {
             redirect,
             trouble: None,
             is_decision_refused: false,
             is_bound_refused: false,
             decision,
-            uplinks,
+            uplinks: uplinks.map(Decision::new),
             said: "",
             left_out: None,
             spoofed,
@@ -124,12 +123,13 @@ impl Keeper {
     }
 
     /// Installs a redirect, or logs the error.
-    pub async fn begin(redirect: Redirect, metrics: Metrics) -> Self {
+    pub async fn begin(mut redirect: Redirect, metrics: Metrics) -> Self {
+        let uplinks = redirect.hold_uplinks();
         let first = redirect.spoofed();
         // The rules of an earlier keeper, which has scanned more than once.
         let is_dropping = first.is_transient() && redirect.is_dropping().await;
         let decision = if is_dropping { Decision::after(Spoofed::Dropped, first) } else { Decision::new(first) };
-        let mut keeper = Self::new(redirect, decision, metrics);
+        let mut keeper = Self::new(redirect, uplinks, decision, metrics);
         match keeper.install().await {
             Ok(installed) => keeper.is_installed(&installed),
             Err(error) => keeper.is_not_installed(&error),

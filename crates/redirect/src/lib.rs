@@ -92,6 +92,7 @@ mod first_edition;
 mod found;
 mod host;
 mod install;
+mod interfaces;
 mod iptables;
 mod keeper;
 mod nft;

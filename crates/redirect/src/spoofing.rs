@@ -17,8 +17,9 @@ use std::fmt;
 use strum::Display;
 
 use super::decision::Scan;
-use base::links::{self, Link};
-use base::routes::{self, Route};
+use super::interfaces;
+use base::links::Link;
+use base::routes::Route;
 
 /// Whether to drop packets that arrive on an interface other than the one that routes to their source.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Display)]
@@ -167,8 +168,8 @@ impl Routed {
 
 /// Scans the node's interfaces. No pod is behind an uplink.
 pub(super) fn scan(uplinks: &[String]) -> Spoofed {
-    match links::list() {
-        Ok(links) => judge(&links, uplinks, &routed(routes::list().unwrap_or_default())),
+    match interfaces::links() {
+        Ok(links) => judge(&links, uplinks, &routed(interfaces::routes().unwrap_or_default())),
         Err(error) => Spoofed::LetPass(Cause::Unknown(error.to_string())),
     }
 }

@@ -11,8 +11,9 @@ use std::{fmt, io};
 
 use super::decision::Scan;
 use super::destination::{METADATA_V4, METADATA_V6};
-use base::links::{self, Link};
-use base::routes::{self, Route};
+use super::interfaces;
+use base::links::Link;
+use base::routes::Route;
 
 /// The uplinks, for the packets of each IP version.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -29,7 +30,7 @@ impl Uplinks {
 
     /// The interfaces with the most specific route to an address of the metadata server. Empty if there is none.
     pub(super) fn find() -> io::Result<Self> {
-        Ok(Self::of(&routes::list()?, &links::list()?))
+        Ok(Self::of(&interfaces::routes()?, &interfaces::links()?))
     }
 
     fn of(routes: &[Route], links: &[Link]) -> Self {

@@ -20,14 +20,17 @@ fn redirect() -> Redirect {
 }
 
 fn keeper(decided: Spoofed) -> Keeper {
+    Keeper::new(redirect(), None, Decision::new(decided), metrics())
+}
+
+fn metrics() -> Metrics {
     let of = |label: &str| (Opts::new("name", "text"), [label.to_owned()]);
     let ((spoofed, by_decision), (restored, by_found)) = (of("decision"), of("found"));
-    let metrics = Metrics {
+    Metrics {
         dropped: IntCounter::new("dropped", "text").expect("a name"),
         spoofed: IntGaugeVec::new(spoofed, &[&by_decision[0]]).expect("a name"),
         restored: IntCounterVec::new(restored, &[&by_found[0]]).expect("a name"),
-    };
-    Keeper::new(redirect(), Decision::new(decided), metrics)
+    }
 }
 
 /// iptables changes the rules of one IP version after the other.
@@ -123,6 +126,20 @@ async fn uplinks_that_are_gone_for_a_moment_leave_the_rules_as_they_are() {
     }
     assert!(keeper.follow_uplinks(Ok(ens5)));
     assert!(matches!(keeper.redirect.state().await, Ok(State::Differs(_))), "the keeper replaces them");
+}
+
+/// The rules of a proxy with `--redirect`. The route is gone when its keeper begins.
+#[tokio::test(start_paused = true)]
+async fn a_keeper_begins_with_the_uplinks_that_were_installed() {
+    let _tools = fake::pretend(|_, _, _| None);
+    let installed = Redirect::install_to_first(&PROXY, Opened::default()).await.expect("it is accepted");
+    fake::have_routes(Some(Vec::new()));
+    let mut keeper = Keeper::of_installed(installed, metrics());
+    assert!(!keeper.follow_uplinks(Uplinks::find()));
+    assert_eq!(keeper.redirect.state().await.expect("it is found"), State::Installed);
+    fake::have_routes(Some(fake::default_route("ens4")));
+    assert!(!keeper.follow_uplinks(Uplinks::find()));
+    assert_eq!(keeper.redirect.state().await.expect("it is found"), State::Installed);
 }
 
 /// Whoever changed another table left the kernel's counter as it was.
