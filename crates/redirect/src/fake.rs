@@ -5,12 +5,18 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::fmt::{self, Write as _};
 use std::io;
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use rustix::io::Errno;
 use tokio::time::Instant;
+use tracing::field::{Field, Visit};
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Dispatch, Event, Metadata, Subscriber, subscriber};
 
 use super::{Error, PROXY};
 use base::links::Link;
@@ -78,6 +84,11 @@ pub(super) fn pretend(answers: impl FnMut(&str, &[&str], &str) -> Option<Answer>
 /// An error of a tool that refuses what it reads.
 pub(super) fn refused() -> Error {
     Error::Tool { tool: "a tool", said: "not in this kernel".to_owned() }
+}
+
+/// An error of a tool that may work the next time.
+pub(super) fn busy() -> Error {
+    Error::Busy { tool: "a tool", said: "Another app is currently holding the xtables lock.".to_owned() }
 }
 
 /// The calls of tools, as command lines.
@@ -209,4 +220,54 @@ fn as_listed(rule: &str) -> String {
         Some(format!("{conditions}-m comment {comment} -j {target}"))
     });
     listed.unwrap_or_else(|| rule.to_owned())
+}
+
+/// What a thread logs.
+#[derive(Default, Clone)]
+pub(super) struct Log(Arc<Mutex<String>>);
+
+impl Log {
+    /// The log of this thread, until what is returned beside it is dropped.
+    pub(super) fn of_this_thread() -> (Self, impl Sized) {
+        let log = Self::default();
+        // With one subscriber alone, tracing lets a thread that has none turn off the log lines that it comes to first.
+        let second = Dispatch::new(subscriber::NoSubscriber::default());
+        let logging = subscriber::set_default(log.clone());
+        tracing::callsite::rebuild_interest_cache();
+        (log, (logging, second))
+    }
+
+    pub(super) fn count(&self, words: &str) -> usize {
+        self.0.lock().matches(words).count()
+    }
+}
+
+impl Subscriber for Log {
+    fn enabled(&self, _: &Metadata<'_>) -> bool {
+        true
+    }
+
+    fn event(&self, event: &Event<'_>) {
+        event.record(&mut Text(&mut self.0.lock()));
+    }
+
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+    fn enter(&self, _: &Id) {}
+
+    fn exit(&self, _: &Id) {}
+}
+
+struct Text<'a>(&'a mut String);
+
+impl Visit for Text<'_> {
+    fn record_debug(&mut self, _: &Field, value: &dyn fmt::Debug) {
+        let _ = writeln!(self.0, "{value:?}");
+    }
 }

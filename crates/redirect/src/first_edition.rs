@@ -158,8 +158,7 @@ mod tests {
     async fn rules_have_the_mark_only_if_a_listing_shows_it() {
         let is_busy = Rc::new(Cell::new(false));
         let now = Rc::clone(&is_busy);
-        let busy = || Error::Busy { tool: "nft", said: "Interrupted system call".to_owned() };
-        let _tools = fake::pretend(move |tool, _, _| (tool == "nft" && now.get()).then(|| Err(busy())));
+        let _tools = fake::pretend(move |tool, _, _| (tool == "nft" && now.get()).then(|| Err(fake::busy())));
         assert!(!needs_guard(&BOTH).await.expect("the sysctl is off"));
         fake::route_loopback(true);
         assert!(!needs_guard(&BOTH).await.expect("nft never works"));

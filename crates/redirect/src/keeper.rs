@@ -52,8 +52,12 @@ pub struct Keeper {
     uplinks: Option<Decision<Uplinks>>,
     /// The label in the last log message about spoofed packets.
     said: &'static str,
-    /// The last log message about IPv6 that is left out. `None` if it is not.
-    left_out: Option<String>,
+    /// About IPv6 that is left out.
+    left_out: Lasting,
+    /// About another decision on spoofed packets that could not be installed.
+    undecided: Lasting,
+    /// About uplinks that cannot be found.
+    unread: Lasting,
     spoofed: IntGaugeVec,
     restored: IntCounterVec,
     drops: Drops,
@@ -73,6 +77,19 @@ impl Standing {
 
     fn set(&self, trouble: Option<String>) {
         *self.0.lock() = trouble;
+    }
+}
+
+/// The last warning about something that lasts: logged when it changes, and not at each check. `None` if there is nothing to say.
+#[derive(Debug, Default)]
+struct Lasting(Option<String>);
+
+impl Lasting {
+    fn warn(&mut self, now: Option<String>) {
+        if let Some(message) = now.as_ref().filter(|now| self.0.as_ref() != Some(*now)) {
+            tracing::warn!("{message}");
+        }
+        self.0 = now;
     }
 }
 
@@ -111,7 +128,9 @@ impl Keeper {
             decision,
             uplinks: uplinks.map(Decision::new),
             said: "",
-            left_out: None,
+            left_out: Lasting::default(),
+            undecided: Lasting::default(),
+            unread: Lasting::default(),
             spoofed,
             restored,
             drops,
@@ -228,10 +247,7 @@ impl Keeper {
 
     /// Warns if IPv6 is left out, when that or its reason changes.
     fn warn_of_ipv6(&mut self) {
-        let before = std::mem::replace(&mut self.left_out, self.redirect.left_out());
-        if let Some(left_out) = self.left_out.as_ref().filter(|left_out| before.as_ref() != Some(*left_out)) {
-            tracing::warn!("{left_out}");
-        }
+        self.left_out.warn(self.redirect.left_out());
     }
 
     /// Warns if spoofed packets pass. Returns whether they do.

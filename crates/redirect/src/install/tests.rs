@@ -83,7 +83,7 @@ async fn a_listing_that_fails_marks_no_rules() {
             let fails = tool == "nft" && listings.get() > 0;
             fails.then(|| {
                 listings.set(listings.get() - 1);
-                Err(busy())
+                Err(fake::busy())
             })
         });
         fake::route_loopback(true);
@@ -102,7 +102,7 @@ async fn a_listing_that_fails_marks_no_rules() {
 /// They close pods, and leave the sysctl to kube-proxy.
 #[tokio::test(start_paused = true)]
 async fn a_listing_that_fails_turns_no_sysctl_off() {
-    let _tools = fake::pretend(|tool, _, _| (tool == "iptables-save").then(|| Err(busy())));
+    let _tools = fake::pretend(|tool, _, _| (tool == "iptables-save").then(|| Err(fake::busy())));
     fake::route_loopback(true);
     closing::install_first(&redirect("ens4").closing_plans(false), Some(Tool::Iptables)).await;
     assert_eq!(fake::is_loopback_routed(), Some(true));
@@ -112,14 +112,11 @@ async fn a_listing_that_fails_turns_no_sysctl_off() {
 async fn rules_that_may_be_marked_are_not_compared() {
     let is_busy = Rc::new(Cell::new(false));
     let now = Rc::clone(&is_busy);
-    let _tools = fake::pretend(move |tool, _, _| (tool == "iptables-save" && now.replace(false)).then(|| Err(busy())));
+    let _tools =
+        fake::pretend(move |tool, _, _| (tool == "iptables-save" && now.replace(false)).then(|| Err(fake::busy())));
     fake::route_loopback(true);
     redirect("ens4").install().await.expect("it is accepted");
     is_busy.set(true);
     let unread = redirect("ens4").found().await.err();
     assert!(unread.is_some_and(|error| error.is_passing()), "neither installed nor changed");
-}
-
-fn busy() -> Error {
-    Error::Busy { tool: "a tool", said: "Interrupted system call".to_owned() }
 }

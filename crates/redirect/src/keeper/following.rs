@@ -11,10 +11,13 @@ impl Keeper {
         let Some(uplinks) = &mut self.uplinks else { return false };
         let before = uplinks.current().clone();
         match found {
-            Ok(now) => uplinks.update(now),
-            Err(error) => {
-                tracing::warn!(%error, "the node's uplinks cannot be found, and count as those before: {before}");
+            Ok(now) => {
+                uplinks.update(now);
+                self.unread.warn(None);
             }
+            Err(error) => self.unread.warn(Some(format!(
+                "the node's uplinks cannot be found, and count as those before: {before} ({error})"
+            ))),
         }
         let now = uplinks.current().clone();
         if now == before {
@@ -64,7 +67,10 @@ impl Keeper {
             // Another attempt would be refused, too, and might leave the rules of the IP versions different each time.
             (decided, found) if decided != found && !self.is_decision_refused => self.decide_anew().await,
             (decided, found) => {
-                self.is_decision_refused &= decided != found;
+                if decided == found {
+                    self.is_decision_refused = false;
+                    self.undecided.warn(None);
+                }
                 self.show_decision(is_dropped);
                 if self.decision.current().label() != self.said {
                     self.warn_of_spoofing();
@@ -94,13 +100,13 @@ impl Keeper {
         if let Err(error) = outcome {
             // What passes is tried again at the next check, and so is to let packets of honest pods pass.
             self.is_decision_refused = is_wanted && !error.is_passing();
-            tracing::warn!(
-                %error,
+            self.undecided.warn(Some(format!(
                 "the redirect stays as it is, although the node's interfaces lead to another decision on packets with spoofed \
-                 source addresses: the tool refused the rules"
-            );
+                 source addresses: {error}"
+            )));
             return;
         }
+        self.undecided.warn(None);
         self.is_decision_refused = false;
         if !self.warn_of_spoofing() {
             tracing::info!("packets with spoofed source addresses are dropped from now on");

@@ -80,10 +80,9 @@ async fn a_decision_is_followed_where_the_bound_is_refused() {
 
 #[tokio::test(start_paused = true)]
 async fn a_tool_that_is_busy_is_asked_again_for_a_decision() {
-    let busy = || Error::Busy { tool: "a tool", said: "Another app is currently holding the xtables lock.".to_owned() };
     let is_busy = Rc::new(Cell::new(false));
     let now = Rc::clone(&is_busy);
-    let _tools = fake::pretend(move |tool, _, _| (tool.ends_with("-restore") && now.get()).then(|| Err(busy())));
+    let _tools = fake::pretend(move |tool, _, _| (tool.ends_with("-restore") && now.get()).then(|| Err(fake::busy())));
     let mut keeper = keeper(Spoofed::Dropped);
     keeper.redirect.install_until(None, false).await.expect("it is accepted");
     is_busy.set(true);
@@ -159,4 +158,54 @@ async fn what_was_dropped_before_rules_are_restored_is_counted() {
     tokio::time::timeout(once, keeper.run()).await.expect_err("it does not end");
     assert_eq!(restored.with_label_values(&["changed"]).get(), 1);
     assert_eq!(dropped.get(), 5);
+}
+
+/// A warning at each check would hide others.
+#[tokio::test(start_paused = true)]
+async fn a_decision_that_stays_refused_is_logged_once() {
+    for (what, refused) in [("for a moment", fake::busy as fn() -> Error), ("for good", fake::refused)] {
+        let (log, _logging) = fake::Log::of_this_thread();
+        let warnings = || log.count("lead to another decision");
+        let is_refusing = Rc::new(Cell::new(false));
+        let now = Rc::clone(&is_refusing);
+        let _tools = fake::pretend(move |tool, _, _| (tool.ends_with("-restore") && now.get()).then(|| Err(refused())));
+        let mut keeper = keeper(Spoofed::LetPass(Cause::Flag));
+        for times in 1..3 {
+            is_refusing.set(false);
+            keeper.redirect.install_until(None, true).await.expect("it is accepted");
+            is_refusing.set(true);
+            for _ in 0..3 {
+                keeper.follow(true).await;
+            }
+            assert_eq!(warnings(), times, "{what}");
+            is_refusing.set(false);
+            keeper.follow(true).await;
+            assert!(!keeper.redirect.found().await.expect("it is found").is_dropped, "{what}: it is tried again");
+        }
+        // The interfaces lead to it another time.
+        is_refusing.set(true);
+        for decided in [Spoofed::Dropped, Spoofed::LetPass(Cause::Flag), Spoofed::Dropped] {
+            keeper.decision = Decision::new(decided);
+            keeper.follow(false).await;
+        }
+        assert_eq!(warnings(), 4, "{what}");
+        assert_eq!(log.count("refused the rules"), 0, "{what}: a tool may only be busy");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn routes_that_stay_unreadable_are_logged_once() {
+    let (log, _logging) = fake::Log::of_this_thread();
+    let _tools = fake::pretend(|_, _, _| None);
+    let mut keeper = keeper(Spoofed::Dropped);
+    keeper.uplinks = Some(Decision::new(Uplinks::named(vec!["ens4".to_owned()])));
+    for times in 1..3 {
+        fake::have_routes(None);
+        for _ in 0..3 {
+            assert!(!keeper.follow_uplinks(Uplinks::find()));
+        }
+        assert_eq!(log.count("uplinks cannot be found"), times);
+        fake::have_routes(Some(fake::default_route("ens4")));
+        keeper.follow_uplinks(Uplinks::find());
+    }
 }
