@@ -50,6 +50,8 @@ struct Tools {
     is_loopback_routed: bool,
     /// There is no descriptor for a request to the kernel before.
     netlink_fails_until: Option<Instant>,
+    /// Nor for so many requests more.
+    netlink_failures: usize,
     /// Packets that each rule of `mangle` has met since it was last changed.
     met: u64,
 }
@@ -76,6 +78,7 @@ pub(super) fn pretend(answers: impl FnMut(&str, &[&str], &str) -> Option<Answer>
         routes: Some(default_route("ens4")),
         is_loopback_routed: false,
         netlink_fails_until: None,
+        netlink_failures: 0,
         met: 0,
     }));
     Pretence
@@ -122,13 +125,22 @@ pub(super) fn break_netlink_for(time: Duration) {
     with(|tools| tools.netlink_fails_until = Some(Instant::now() + time));
 }
 
+/// Breaks it for so many requests.
+pub(super) fn break_netlink_times(failures: usize) {
+    with(|tools| tools.netlink_failures = failures);
+}
+
 fn with<T>(then: impl FnOnce(&mut Tools) -> T) -> Option<T> {
     TOOLS.with_borrow_mut(|tools| tools.as_mut().map(then))
 }
 
 /// The redirect's addresses on `lo`, or the kernel's error. `None` if no test pretends.
 pub(super) fn with_addresses<T>(then: impl FnOnce(io::Result<&mut Vec<IpAddr>>) -> T) -> Option<T> {
-    let is_broken = |tools: &Tools| tools.netlink_fails_until.is_some_and(|until| Instant::now() < until);
+    let is_broken = |tools: &mut Tools| {
+        let fails = tools.netlink_failures > 0;
+        tools.netlink_failures = tools.netlink_failures.saturating_sub(1);
+        fails || tools.netlink_fails_until.is_some_and(|until| Instant::now() < until)
+    };
     with(|tools| then(if is_broken(tools) { Err(Errno::MFILE.into()) } else { Ok(&mut tools.addresses) }))
 }
 

@@ -135,7 +135,9 @@ impl Redirect {
                 Err(error) => error,
             },
         };
+        // Where an address cannot be read or added, no rules were refused.
         if is_refusal(&error)
+            && !matches!(error, Error::AddressBusy { .. })
             && let Some(installed) = self.install_less(plan, until, &error).await
         {
             return Ok(installed);

@@ -120,3 +120,24 @@ async fn rules_that_may_be_marked_are_not_compared() {
     let unread = redirect("ens4").found().await.err();
     assert!(unread.is_some_and(|error| error.is_passing()), "neither installed nor changed");
 }
+
+/// The kernel answers again just when the bound would be left out.
+#[tokio::test(start_paused = true)]
+async fn nothing_is_left_out_because_addresses_cannot_be_read() {
+    let _tools = fake::pretend(|_, _, _| None);
+    let (before, other) = (redirect("ens4"), redirect("ens5"));
+    before.install().await.expect("it is accepted");
+    for failures in 1..5 {
+        fake::break_netlink_times(failures);
+        let outcome = other.install().await;
+        fake::break_netlink_times(0);
+        match outcome {
+            Ok(_) => assert_eq!(other.state().await.expect("it is found"), State::Installed, "{failures}"),
+            Err(refused) => {
+                assert!(matches!(refused.pods, Pods::InForce), "{failures}: {refused}");
+                assert!(before.is_installed().await, "{failures}");
+            }
+        }
+        before.install().await.expect("it is accepted");
+    }
+}
