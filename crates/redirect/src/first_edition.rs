@@ -25,6 +25,9 @@ const SYSCTL: &str = "/proc/sys/net/ipv4/conf/all/route_localnet";
 const PAUSE: Duration = Duration::from_millis(100);
 const TRIES: usize = 50;
 
+/// Number of listings in a row that may fail before the rules count as gone.
+const FAILURES: u32 = 3;
+
 /// How long a redirect without a keeper waits for the proxy.
 pub(super) const WAIT: Duration = Duration::from_secs(30);
 
@@ -82,10 +85,10 @@ pub(super) fn say_that_loopback_is_open() {
     );
 }
 
-/// Waits until a proxy listens on the new address, the first edition's rules are gone, or `until` has passed. `None` waits without
-/// limit, because a new proxy that does not start must not cut pods off from the earlier one. Without a keeper there is a limit,
-/// because the proxy may be waiting for this command. Meanwhile the new address is guarded. `shared`: addresses that another
-/// program added.
+/// Waits until a proxy listens on the new address, the first edition's rules are gone or can no longer be listed, or `until` has passed.
+/// `None` waits without limit, because a new proxy that does not start must not cut pods off from the earlier one. Without a keeper
+/// there is a limit, because the proxy may be waiting for this command. Meanwhile the new address is guarded. `shared`: addresses
+/// that another program added.
 pub(super) async fn wait_for_successor(
     tools: &[Tool],
     to: &Destination,
@@ -93,7 +96,7 @@ pub(super) async fn wait_for_successor(
     until: Option<Instant>,
 ) -> Result<(), Error> {
     let Some(addr) = to.addrs().find(SocketAddr::is_ipv4) else { return Ok(()) };
-    let mut is_said = false;
+    let (mut is_said, mut failures) = (false, 0);
     // Where rules cannot be listed, there may be none: pods are open while this waits.
     let mut is_there = is_any(tools, &TO_LOOPBACK).await.unwrap_or(false);
     while is_there {
@@ -111,8 +114,17 @@ pub(super) async fn wait_for_successor(
             }
             sleep(PAUSE).await;
         }
-        // They were there, and serve pods. A tool that did not respond is asked again: they may be gone, and pods open.
-        is_there = process::attempt(is_any(tools, &TO_LOOPBACK)).await.unwrap_or(true);
+        is_there = match process::attempt(is_any(tools, &TO_LOOPBACK)).await {
+            Ok(is_there) => {
+                failures = 0;
+                is_there
+            }
+            // They were there, and serve pods. But they may be gone, and pods open.
+            Err(error) => {
+                failures += 1;
+                error.is_passing() && failures < FAILURES
+            }
+        };
     }
     Ok(())
 }
@@ -183,24 +195,33 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn an_earlier_redirect_is_not_replaced_because_a_listing_fails_once() {
-        let mut listed = 0;
+        assert_eq!(listings([silent(), Ok(RULES), silent(), silent(), Ok(RULES), Ok("")]).await, 7);
+    }
+
+    /// They may be gone, and pods open.
+    #[tokio::test(start_paused = true)]
+    async fn rules_that_can_never_be_listed_again_are_not_waited_for() {
+        assert_eq!(listings([silent(), silent(), silent()]).await, 4, "it does not respond");
+        assert_eq!(listings([Err(fake::refused())]).await, 2, "it will not work");
+    }
+
+    /// As `iptables-save` lists what sends pods to loopback.
+    const RULES: &str = "-A GCE-METADATA-PROXY-REDIRECT -p tcp -j DNAT --to-destination 127.0.0.1:988\n";
+
+    fn silent() -> Result<&'static str, Error> {
+        Err(Error::Silent { tool: "iptables-save" })
+    }
+
+    /// How often the rules are listed until it no longer waits. `then`: the answers after those that show them.
+    async fn listings<const N: usize>(then: [Result<&'static str, Error>; N]) -> usize {
+        let mut answers = std::iter::once(Ok(RULES)).chain(then);
         let _tools = fake::pretend(move |tool, args, _| {
-            (tool == "iptables-save" && args == ["-t", "nat"]).then(|| {
-                listed += 1;
-                match listed {
-                    1 => {
-                        Ok("-A GCE-METADATA-PROXY-REDIRECT -p tcp -j DNAT --to-destination 127.0.0.1:988\n".to_owned())
-                    }
-                    2 => Err(Error::Silent { tool: "iptables-save" }),
-                    _ => Ok(String::new()),
-                }
-            })
+            let answer = || answers.next().expect("it does not wait for ever");
+            (tool == "iptables-save" && args == ["-t", "nat"]).then(answer).map(|answer| answer.map(str::to_owned))
         });
         // Nothing listens there.
         let to = Destination::new(&[([127, 0, 0, 1], 1).into()]).expect("one");
-        let until = Some(Instant::now() + 2 * WAIT);
-        process::attempt(wait_for_successor(&[Tool::Iptables], &to, &[], until)).await.expect("it waits");
-        let listings = fake::asked().iter().filter(|line| *line == "iptables-save -t nat").count();
-        assert_eq!(listings, 3);
+        process::attempt(wait_for_successor(&[Tool::Iptables], &to, &[], None)).await.expect("it waits");
+        fake::asked().iter().filter(|line| *line == "iptables-save -t nat").count()
     }
 }
