@@ -62,6 +62,8 @@ fn what_only_another_tool_shows_keeps_its_addresses() {
     assert!(unseen.code == Some(1) && unseen.stdout.is_empty(), "{unseen:?}");
     assert!(unseen.stderr.contains("what is in force cannot be seen"), "{unseen:?}");
     succeeds(&redirect(&world.node, "remove"));
+    let open = check();
+    assert!(open.code == Some(1) && open.stdout.contains("pods are OPEN"), "the table is gone: {open:?}");
     let removed = Ended::of(world.node.command("sh").args(["-c", &line]));
     assert_eq!(removed.code, Some(0), "there are no addresses left: {removed:?}");
     succeeds(&redirect(&world.node, "install --tool iptables"));

@@ -23,13 +23,15 @@ pub(super) async fn probe() -> Result<(), Error> {
     process::run("nft", &["list", "tables"], "").await.map(drop)
 }
 
-/// Whether the kernel has the table, which needs no `nft`. One that cannot be asked may have it.
+/// Whether the kernel has the table, which needs no `nft`. One that cannot be asked may have it. The kernel may load its module for
+/// nftables to answer, as it does for `nft`.
 pub(super) fn may_have_table() -> bool {
     // `NFNL_SUBSYS_NFTABLES` and `NFT_MSG_GETTABLE`.
     const GET_TABLE: u16 = (10 << 8) | 1;
     const NFPROTO_INET: u8 = 1;
     const NFTA_TABLE_NAME: u16 = 1;
-    // The table is not there, or the kernel has no nftables, or none for tables of both IP versions.
+    // The table is not there, or the kernel has no nftables, or none for tables of both IP versions. It refuses a subsystem that it
+    // does not have as it refuses a malformed request (`INVAL`), so `tests/node` asks a real kernel.
     const NONE: [Errno; 5] = [Errno::NOENT, Errno::INVAL, Errno::PROTONOSUPPORT, Errno::OPNOTSUPP, Errno::AFNOSUPPORT];
     #[cfg(test)]
     if let Some(has_table) = super::fake::has_nft_table() {
