@@ -103,6 +103,13 @@ pub enum Error {
          there. Run 'redirect remove' again"
     )]
     Remain(String),
+    /// The rules of iptables have been removed. The kernel has a table of nft, or cannot be asked for it.
+    #[error(
+        "the rules of iptables are removed, but nft may have others, and is not usable here. Addresses that the redirect added to the \
+         interface lo stay, since pods may be sent there. Run 'redirect remove' where nft is, such as in the container redirect \
+         (kubectl exec) or in an image that contains nftables"
+    )]
+    Hidden,
     /// The addresses cannot be removed.
     #[error("the proxy's addresses cannot be taken away from the interface lo: {0}")]
     Addresses(io::Error),

@@ -3,10 +3,6 @@
 use super::plan::Plan;
 use super::{Error, Tool, addresses, first_edition, privileges};
 
-/// Said where the rules of iptables have been removed.
-const HIDDEN: &str = "those of iptables are removed, and nft has a table of a redirect, but is not usable here; run this where nft is, such \
-                      as in the container redirect (kubectl exec) or in an image that contains nftables";
-
 /// Removes all redirects, regardless of the tool and settings they were installed with, and the addresses that they added.
 /// Returns the tools used, each with whether it had rules of a redirect. Where one fails, the other's rules are removed all the
 /// same, and the addresses stay: the rules that remain may send pods there. That is so, too, where nft is not usable and the kernel has
@@ -27,9 +23,9 @@ pub async fn remove() -> Result<Vec<(Tool, bool)>, Error> {
         return Err(Error::NoTool);
     }
     // nft's rules would send pods to an address that is gone.
-    if Tool::may_hide_rules().await? {
+    if Tool::may_hide_rules().await.map_err(|error| Error::Remain(error.to_string()))? {
         let had_any = used.iter().any(|(_, had_any)| *had_any);
-        return Err(if had_any { Error::Remain(HIDDEN.to_owned()) } else { Error::Unseen });
+        return Err(if had_any { Error::Hidden } else { Error::Unseen });
     }
     addresses::remove().map_err(Error::Addresses)?;
     Ok(used)
@@ -78,11 +74,25 @@ mod tests {
             }
             let before = addresses();
             let error = remove().await.expect_err("nft's rules stay");
-            assert_eq!(matches!(error, Error::Remain(_)), is_installed, "{what}: {error}");
+            assert_eq!(matches!(error, Error::Hidden), is_installed, "{what}: {error}");
             assert_eq!(matches!(error, Error::Unseen), !is_installed, "{what}: {error}");
             assert_eq!(addresses(), before, "{what}");
             assert_eq!(Tool::Iptables.listing().await.expect("it is listed"), None, "{what}");
         }
+    }
+
+    /// iptables' are gone by then, which an error of nft alone would not say.
+    #[tokio::test]
+    async fn an_nft_that_fails_at_the_end_is_named_with_what_stays() {
+        let mut probed = 0;
+        let _tools = fake::pretend(move |tool, _, _| {
+            probed += usize::from(tool == "nft");
+            (tool == "nft" && probed > 1).then(|| Err(fake::busy()))
+        });
+        Tool::Iptables.install(&node()).await.expect("it is accepted");
+        let error = remove().await.expect_err("nft's rules may stay");
+        assert!(matches!(error, Error::Remain(_)), "{error}");
+        assert_eq!(addresses(), PROXY.len());
     }
 
     #[tokio::test]
