@@ -61,7 +61,8 @@ impl fmt::Display for Unserved {
     }
 }
 
-/// Puts the first of these plans into force that is installed already or that a tool accepts. `preferred` is tried first.
+/// Puts the first of these plans into force that is installed already or that a tool accepts. `preferred` is tried first. In an attempt
+/// ([`process::attempt`](super::process::attempt)), as pods may be open.
 pub(super) async fn close(why: Error, plans: &[Plan], preferred: Option<Tool>) -> NotInstalled {
     NotInstalled { why, pods: install_first(plans, preferred).await }
 }
@@ -75,33 +76,19 @@ async fn try_each(plans: &[Plan], preferred: Option<Tool>) -> Result<Tool, Error
     privileges::check()?;
     let mut failure = Error::NoTool;
     for tool in Tool::all_usable(preferred).await {
-        let attempts = plans.iter().map(|plan| put_into_force(tool, plan)).collect();
-        match first_accepted(attempts).await {
-            Ok(()) => return Ok(tool),
-            Err(error) => failure = error,
-        }
-    }
-    Err(failure)
-}
-
-/// Makes each attempt until one is accepted. A tool that does not respond is asked once: pods are open meanwhile.
-async fn first_accepted<A: Future<Output = Result<(), Error>>>(attempts: Vec<A>) -> Result<(), Error> {
-    let mut failure = Error::NoTool;
-    for attempt in attempts {
-        match attempt.await {
-            Err(error @ Error::Silent { .. }) => return Err(error),
-            Err(error) => failure = error,
-            Ok(()) => return Ok(()),
+        for plan in plans {
+            match put_into_force(tool, plan).await {
+                Ok(()) => return Ok(tool),
+                Err(error) => failure = error,
+            }
         }
     }
     Err(failure)
 }
 
 async fn put_into_force(tool: Tool, plan: &Plan) -> Result<(), Error> {
-    match tool.has(plan).await {
-        Ok(true) => return Ok(()),
-        Err(error @ Error::Silent { .. }) => return Err(error),
-        Ok(false) | Err(_) => {}
+    if tool.has(plan).await.unwrap_or(false) {
+        return Ok(());
     }
     if !plan.guards_loopback() && matches!(first_edition::needs_guard(&[tool]).await, Ok(true)) {
         // Without the earlier rules, loopback has no guard.
@@ -125,31 +112,4 @@ pub(super) async fn is_closed(plans: &[Plan], preferred: Option<Tool>) -> bool {
         }
     }
     false
-}
-
-#[cfg(test)]
-mod tests {
-    use std::cell::Cell;
-
-    use super::*;
-
-    /// Each attempt takes 30 s in which pods are open, and the other tool may close them.
-    #[tokio::test]
-    async fn a_tool_that_does_not_respond_is_asked_once() {
-        let said = || "no".to_owned();
-        assert_eq!(attempts(|| Error::Silent { tool: "nft" }).await, 1);
-        assert_eq!(attempts(|| Error::Busy { tool: "nft", said: said() }).await, 3);
-        assert_eq!(attempts(|| Error::Tool { tool: "nft", said: said() }).await, 3);
-    }
-
-    /// How many of three attempts are made that fail with `failure`.
-    async fn attempts(failure: impl Fn() -> Error) -> u32 {
-        let made = Cell::new(0);
-        let attempt = async || {
-            made.set(made.get() + 1);
-            Err(failure())
-        };
-        first_accepted(vec![attempt(), attempt(), attempt()]).await.expect_err("none is accepted");
-        made.get()
-    }
 }

@@ -41,7 +41,7 @@ impl Redirect {
         let mode = Mode::DaemonSet { uplinks: None };
         let Some(to) = Destination::first_of(addrs) else {
             let why = Error::Address(addrs.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "));
-            return Err(closing::close(why, &Plan::closing(&mode, &opened, None), None).await);
+            return Err(process::attempt(closing::close(why, &Plan::closing(&mode, &opened, None), None)).await);
         };
         // No other server can get pods' requests there: this process listens at that port, or its predecessor does.
         let mut redirect = Self { settings: Settings { mode, to, is_shared: true, opened }, tool: None };
@@ -58,11 +58,14 @@ impl Redirect {
         let to = Destination::first_of(addrs).unwrap_or_default();
         let settings = Settings { mode: Mode::DaemonSet { uplinks: None }, to, is_shared: true, opened };
         let redirect = Self { settings, tool: None };
-        match redirect.in_force().await {
-            Ok(Some(state)) => Unserved::InForce(state),
-            Ok(None) => Unserved::NotInstalled(closing::install_first(&redirect.closing_plans(false), None).await),
-            Err(error) => Unserved::NotInstalled(Pods::Open(error)),
-        }
+        process::attempt(async {
+            match redirect.in_force().await {
+                Ok(Some(state)) => Unserved::InForce(state),
+                Ok(None) => Unserved::NotInstalled(closing::install_first(&redirect.closing_plans(false), None).await),
+                Err(error) => Unserved::NotInstalled(Pods::Open(error)),
+            }
+        })
+        .await
     }
 
     /// Installs the rules, replacing an earlier redirect. If the bound on new connections is refused, or the chain for spoofed

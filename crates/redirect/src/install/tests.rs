@@ -141,3 +141,21 @@ async fn nothing_is_left_out_because_addresses_cannot_be_read() {
         before.install().await.expect("it is accepted");
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_tool_that_does_not_respond_is_asked_once_to_close_pods() {
+    let restores = || fake::asked().iter().filter(|line| line.starts_with("iptables-restore")).count();
+    let pretend = || {
+        fake::pretend(|tool, _, _| {
+            (tool == "iptables-restore").then_some(Err(Error::Silent { tool: "iptables-restore" }))
+        })
+    };
+    let _tools = pretend();
+    let nowhere = Redirect::install_to_first(&[([127, 0, 0, 1], 988).into()], Opened::default()).await;
+    assert!(matches!(nowhere.expect_err("loopback is none").pods, Pods::Open(Error::Silent { .. })));
+    assert_eq!(restores(), 1);
+    let _tools = pretend();
+    let unserved = Redirect::close_unless_in_force(&PROXY, Opened::default()).await;
+    assert!(matches!(unserved, Unserved::NotInstalled(Pods::Open(Error::Silent { .. }))), "{unserved}");
+    assert_eq!(restores(), 1);
+}
