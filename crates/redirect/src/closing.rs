@@ -27,7 +27,7 @@ pub enum Pods {
     /// Nothing was changed: these are the settings of a pod, and the rules those of a node.
     #[strum(to_string = "The node's rules stay as they are")]
     AsBefore,
-    /// Nothing was changed: rules that send pods to other addresses, which this node has, close the metadata server to them.
+    /// Nothing was changed: earlier rules close the metadata server to pods and send them to addresses of this node.
     #[strum(
         to_string = "The rules in force stay: they close the metadata server to pods, and a proxy may serve pods through them"
     )]

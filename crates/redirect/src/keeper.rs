@@ -43,7 +43,7 @@ pub struct Keeper {
     redirect: Redirect,
     /// Reason why the redirect is not installed. `None` if it is.
     trouble: Option<Trouble>,
-    /// Whether the tool refused rules that drop spoofed packets, as the current decision is, and those that do not are in force.
+    /// The tool refused the chain that drops spoofed packets; not tried again until the decision changes.
     is_decision_refused: bool,
     /// The bound on new connections was refused although a dry run accepted it.
     is_bound_refused: bool,
@@ -176,7 +176,7 @@ impl Keeper {
             let is_settled = self.decision.is_settled() && self.uplinks.as_ref().is_none_or(Decision::is_settled);
             let interval = if self.trouble.is_some() || !is_settled { RETRY_INTERVAL } else { CHECK_INTERVAL };
             sleep(interval).await;
-            let is_moved = self.uplinks.is_some() && self.follow_uplinks(Uplinks::find());
+            let uplinks_changed = self.uplinks.is_some() && self.follow_uplinks(Uplinks::find());
             let found = self.redirect.found().await;
             self.decision.update(self.redirect.spoofed());
             if let Ok(Found { state, is_dropped }) = &found
@@ -195,7 +195,7 @@ impl Keeper {
             let is_missing =
                 matches!(found, Ok(State::Absent)) && self.trouble.as_ref().is_none_or(|trouble| !trouble.is_open);
             // Before the rules are restored, which may fail.
-            if is_missing || self.trouble.is_none() && !is_moved {
+            if is_missing || self.trouble.is_none() && !uplinks_changed {
                 self.restored.with_label_values(&[label(&found)]).inc();
             }
             if found.as_ref().is_ok_and(|state| *state != State::Absent) {
@@ -217,7 +217,7 @@ impl Keeper {
                 Ok(installed) => {
                     self.warn_of_ipv6();
                     self.show_decision(installed.drops_spoofed);
-                    if !is_moved {
+                    if !uplinks_changed {
                         say_restored(&found);
                     }
                 }
