@@ -87,16 +87,28 @@ pub fn is_added_now(ip: IpAddr) -> bool {
 
 /// Whether this network namespace can serve pods over IPv6: it has an address that other machines can reach.
 pub fn has_ipv6() -> bool {
+    #[cfg(test)]
+    if let Some(has_ipv6) = super::fake::has_ipv6() {
+        return has_ipv6;
+    }
     has_global(&fs::read_to_string("/proc/net/if_inet6").unwrap_or_default())
 }
 
 /// Whether the kernel has IPv6, so that this network namespace may get such an address.
 pub fn may_have_ipv6() -> bool {
+    #[cfg(test)]
+    if let Some(has_ipv6) = super::fake::has_ipv6() {
+        return has_ipv6;
+    }
     fs::exists("/proc/net/if_inet6").unwrap_or(false)
 }
 
 /// Whether the kernel refuses IPv6 addresses on the interface `lo`.
 pub(super) fn is_ipv6_off_on_lo() -> bool {
+    #[cfg(test)]
+    if let Some(has_ipv6) = super::fake::has_ipv6() {
+        return !has_ipv6;
+    }
     fs::read_to_string("/proc/sys/net/ipv6/conf/lo/disable_ipv6").is_ok_and(|value| value.trim() != "0")
 }
 

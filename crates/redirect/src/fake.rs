@@ -1,4 +1,5 @@
-//! Tools and addresses that a test pretends to have, in its own thread: nothing of the machine's is read or changed.
+//! What a test pretends to have, in its own thread: tools, addresses, IPv6, interfaces, routes and a sysctl. Nothing of the machine's is
+//! changed, and what decides about rules is not read.
 //!
 //! `iptables` keeps its rules, a table at a time. There is no `nft` unless a test answers for it; it must not answer the probe, as a
 //! tool that has worked once counts as usable in the whole process.
@@ -43,6 +44,7 @@ struct Tools {
     /// Those that the redirect added to `lo`.
     addresses: Vec<IpAddr>,
     has_nft_table: bool,
+    has_ipv6: bool,
     links: Vec<Link>,
     /// `None` if they cannot be read.
     routes: Option<Vec<Route>>,
@@ -74,6 +76,7 @@ pub(super) fn pretend(answers: impl FnMut(&str, &[&str], &str) -> Option<Answer>
         tables,
         addresses: PROXY.map(|to| to.ip()).to_vec(),
         has_nft_table: false,
+        has_ipv6: true,
         links: Vec::new(),
         routes: Some(default_route("ens4")),
         is_loopback_routed: false,
@@ -101,6 +104,10 @@ pub(super) fn asked() -> Vec<String> {
 
 pub(super) fn meet(packets: u64) {
     with(|tools| tools.met += packets);
+}
+
+pub(super) fn have_no_ipv6() {
+    with(|tools| tools.has_ipv6 = false);
 }
 
 pub(super) fn have_nft_table() {
@@ -151,6 +158,11 @@ pub(super) fn is_pretended() -> bool {
 /// Whether the kernel has nft's table, which the pretended tools do not show. `None` if no test pretends.
 pub(super) fn has_nft_table() -> Option<bool> {
     with(|tools| tools.has_nft_table)
+}
+
+/// Whether the kernel has IPv6, and this node an address. `None` if no test pretends.
+pub(super) fn has_ipv6() -> Option<bool> {
+    with(|tools| tools.has_ipv6)
 }
 
 /// `None` if no test pretends.

@@ -159,3 +159,12 @@ async fn a_tool_that_does_not_respond_is_asked_once_to_close_pods() {
     assert!(matches!(unserved, Unserved::NotInstalled(Pods::Open(Error::Silent { .. }))), "{unserved}");
     assert_eq!(restores(), 1);
 }
+
+/// Of the addresses that the node would have, the one for IPv6 is none.
+#[tokio::test(start_paused = true)]
+async fn a_node_without_ipv6_needs_no_tool_for_it() {
+    let _tools = fake::pretend(|tool, _, _| tool.starts_with("ip6").then(|| Err(fake::refused())));
+    fake::have_no_ipv6();
+    Redirect::install_to_first(&PROXY, Opened::default()).await.expect("it is accepted");
+    assert!(!fake::asked().iter().any(|line| line.starts_with("ip6")));
+}
