@@ -58,7 +58,7 @@ impl<T: Scan> Decision<T> {
 #[cfg(test)]
 mod tests {
     use super::super::spoofing::tests::{NO_PODS_YET, no_route};
-    use super::super::spoofing::{Spoofed, Version};
+    use super::super::spoofing::{Cause, Spoofed, Version};
     use super::super::uplinks::Uplinks;
     use super::*;
 
@@ -67,6 +67,7 @@ mod tests {
         let (one, other) = (no_route(&[("cali1", Version::V4)]), no_route(&[("cali2", Version::V4)]));
         let both = no_route(&[("cali1", Version::V4), ("cali2", Version::V4)]);
         let dropped = Spoofed::Dropped;
+        let unread = Spoofed::LetPass(Cause::Unknown(String::new()));
         for (what, scans, expected, is_settled) in [
             ("a pod is being started", vec![&dropped, &one], &dropped, false),
             ("it is there", vec![&dropped, &one, &dropped], &dropped, true),
@@ -77,6 +78,8 @@ mod tests {
             ("it has a route by then", vec![&one, &dropped, &dropped], &dropped, true),
             ("the first pod", vec![&NO_PODS_YET, &dropped], &NO_PODS_YET, false),
             ("and it stays", vec![&NO_PODS_YET, &dropped, &dropped], &dropped, true),
+            ("routes cannot be read", vec![&dropped, &unread, &unread], &dropped, true),
+            ("not from the start", vec![&unread, &unread, &dropped, &dropped], &dropped, true),
             ("the last pod ends", vec![&dropped, &NO_PODS_YET, &NO_PODS_YET], &dropped, true),
         ] {
             let mut scans = scans.into_iter().cloned();

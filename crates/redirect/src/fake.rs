@@ -119,6 +119,10 @@ pub(super) fn default_route(uplink: &str) -> Vec<Route> {
     parse_v4(&format!("Iface\tDestination\n{uplink}\t00000000\t0100800A\t0003\t0\t0\t100\t00000000\t0\t0\t0\n"))
 }
 
+pub(super) fn have_links(links: Vec<Link>) {
+    with(|tools| tools.links = links);
+}
+
 /// `None` if they cannot be read.
 pub(super) fn have_routes(routes: Option<Vec<Route>>) {
     with(|tools| tools.routes = routes);

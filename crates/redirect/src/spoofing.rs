@@ -48,7 +48,7 @@ pub(super) enum Cause {
     NoRoute(Vec<Unrouted>),
     /// No pod has an interface yet.
     NoPods,
-    /// The interfaces cannot be listed.
+    /// The interfaces or the routes cannot be listed.
     Unknown(String),
 }
 
@@ -91,11 +91,6 @@ impl Spoofed {
         *self == Self::Dropped
     }
 
-    /// Whether this scan shows nothing: while there are no pods, either decision is right.
-    pub(super) fn is_without_pods(&self) -> bool {
-        *self == Self::LetPass(Cause::NoPods)
-    }
-
     /// The text for the log and `redirect check`. `None` if these packets are dropped.
     pub(super) fn doubt(&self) -> Option<String> {
         match self {
@@ -110,8 +105,9 @@ impl Scan for Spoofed {
         matches!(self, Self::LetPass(Cause::NoRoute(_) | Cause::Unknown(_)))
     }
 
+    /// While there are no pods, either decision is right. What cannot be listed may be as it was.
     fn says_nothing(&self) -> bool {
-        self.is_without_pods()
+        matches!(self, Self::LetPass(Cause::NoPods | Cause::Unknown(_)))
     }
 
     /// Different pods that are being started are not the same cause.
@@ -145,7 +141,7 @@ impl fmt::Display for Cause {
             Self::NoPods => {
                 write!(f, "no pod has an interface on this node yet; 'redirect install --keep' scans again")
             }
-            Self::Unknown(why) => write!(f, "the node's interfaces cannot be listed: {why}"),
+            Self::Unknown(why) => write!(f, "the node's interfaces or routes cannot be listed: {why}"),
         }
     }
 }
@@ -168,8 +164,8 @@ impl Routed {
 
 /// Scans the node's interfaces. No pod is behind an uplink.
 pub(super) fn scan(uplinks: &[String]) -> Spoofed {
-    match interfaces::links() {
-        Ok(links) => judge(&links, uplinks, &routed(interfaces::routes().unwrap_or_default())),
+    match interfaces::links().and_then(|links| Ok((links, interfaces::routes()?))) {
+        Ok((links, routes)) => judge(&links, uplinks, &routed(routes)),
         Err(error) => Spoofed::LetPass(Cause::Unknown(error.to_string())),
     }
 }

@@ -172,7 +172,7 @@ table! {
          last check of the rules. Only with --redirect, and at --keeper-metrics-addr of redirect install --keep.";
     REDIRECT_SPOOFED = Gauge "metadata_proxy_redirect_spoofed" ["decision"]
         "Whether the redirect drops packets with spoofed source addresses: 1 for the current decision, 0 for the others. \
-         `dropped`; or passed because of `flag`, `no_route`, `no_pods`, `unknown` (interfaces cannot be listed) or `refused` \
+         `dropped`; or passed because of `flag`, `no_route`, `no_pods`, `unknown` (interfaces or routes cannot be listed) or `refused` \
          (by the tool). `redirect check` names the interface without a route. All 0 while the redirect is not installed, and in \
          a sidecar. Only with --redirect, and at --keeper-metrics-addr of redirect install --keep.";
     REDIRECT_RESTORED = Counter "metadata_proxy_redirect_restored_total" ["found"]

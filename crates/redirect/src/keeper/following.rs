@@ -2,6 +2,7 @@
 
 use std::io;
 
+use super::super::decision::Scan as _;
 use super::super::{Error, Mode, State, Uplinks};
 use super::Keeper;
 
@@ -62,8 +63,8 @@ impl Keeper {
         }
         let current = self.decision.current();
         match (current.is_dropped(), is_dropped) {
-            // Without pods, either is right.
-            (false, true) if current.is_without_pods() => self.show_decision(is_dropped),
+            // Either is right, or may be.
+            (false, true) if current.says_nothing() => self.show_decision(is_dropped),
             // Another attempt would be refused, too, and might leave the rules of the IP versions different each time.
             (decided, found) if decided != found && !self.is_decision_refused => self.decide_anew().await,
             (decided, found) => {

@@ -4,6 +4,7 @@ use std::rc::Rc;
 
 use prometheus::Opts;
 
+use super::super::spoofing::tests::link;
 use super::super::{Cause, Destination, Mode, Opened, PROXY, Settings, Tool, Uplinks, fake};
 use super::*;
 
@@ -200,4 +201,34 @@ async fn routes_that_stay_unreadable_are_logged_once() {
         fake::have_routes(Some(fake::default_route("ens4")));
         keeper.follow_uplinks(Uplinks::find());
     }
+}
+
+/// Without them, no route would lead to any pod.
+#[tokio::test(start_paused = true)]
+async fn routes_that_cannot_be_read_are_no_reason_to_let_spoofed_packets_pass() {
+    let _tools = fake::pretend(|_, _, _| None);
+    let mut keeper = keeper(Spoofed::Dropped);
+    keeper.redirect.install_until(None, true).await.expect("it is accepted");
+    fake::have_links(vec![link(4, "cali1", "veth", None)]);
+    for (routes, is_dropped) in [(None, true), (Some(fake::default_route("ens4")), false)] {
+        fake::have_routes(routes);
+        for _ in 0..3 {
+            keeper.decision.update(keeper.redirect.spoofed());
+            let found = keeper.redirect.found().await.expect("it is found");
+            keeper.follow(found.is_dropped).await;
+        }
+        assert_eq!(keeper.redirect.found().await.expect("it is found").is_dropped, is_dropped);
+    }
+}
+
+/// Another process installed them.
+#[tokio::test(start_paused = true)]
+async fn rules_that_drop_spoofed_packets_stay_until_routes_can_be_read() {
+    let _tools = fake::pretend(|_, _, _| None);
+    fake::have_routes(None);
+    let mut keeper = keeper(redirect().spoofed());
+    keeper.redirect.install_until(None, true).await.expect("it is accepted");
+    keeper.decision.update(keeper.redirect.spoofed());
+    keeper.follow(true).await;
+    assert!(keeper.redirect.found().await.expect("it is found").is_dropped);
 }
