@@ -39,7 +39,7 @@ pub enum StartError {
     /// The thread that scans the processes cannot be started.
     #[error("cannot start the thread that looks at the node's processes: {0}; allow the container more processes")]
     Thread(io::Error),
-    /// A task that serves pods, or keeps up to date what they get, has panicked.
+    /// A task that serves pods or operators, or keeps up to date what they get, has panicked.
     #[error(
         "a task that this process cannot do without ended: {0}. It is a bug. The process exits so that it is restarted"
     )]
@@ -58,7 +58,7 @@ pub enum Lacking {
     #[error("the metadata server issued no token of the node's account ({0})")]
     Token(String),
     /// Where no pod acts as the node.
-    #[error("the metadata server answered nothing ({0})")]
+    #[error("the metadata server gave no value ({0})")]
     Values(String),
 }
 

@@ -52,7 +52,7 @@ async fn become_able(shared: &Shared, kin: Option<&Kin>) -> Result<(), Lacking> 
     let has_token = || shared.tokens.store().default_expires_in().is_some_and(|seconds| seconds > 0);
     match TokenUsers::of(shared.identity.as_deref()) {
         Some(_) if !has_token() => Err(Lacking::Token(failure)),
-        None if !shared.upstream.health.has_answered() => Err(Lacking::Values(failure)),
+        None if !shared.upstream.health.has_succeeded() => Err(Lacking::Values(failure)),
         _ => Ok(()),
     }
 }
@@ -98,7 +98,7 @@ mod tests {
 
     /// Pods have tokens of their own there, and the old process has the values of the metadata server.
     #[tokio::test(start_paused = true)]
-    async fn a_process_whose_server_answers_nothing_leaves_pods_to_the_old_one() {
+    async fn a_process_whose_server_gives_nothing_leaves_pods_to_the_old_one() {
         let old = server::bind((Ipv4Addr::LOCALHOST, 0).into(), true).expect("a port");
         let shared = process(old.local_addr().expect("bound")).await;
         shared.identity.as_ref().expect("it is on").pods().replace([]);

@@ -66,8 +66,8 @@ flags! {
         allowed_host: Vec<Given<HostName>> => allowed_hosts,
 
         /// Set `SO_REUSEPORT` on the listening sockets, so that a new process can start before the old one exits. Beside another
-        /// process it listens once it has a token, and ends after 8 s if the metadata server issues none that a pod needs, or answers
-        /// nothing, because it fails
+        /// process it listens once it has what pods request first. It ends after 8 s if the metadata server fails and has given no
+        /// token that a pod needs, or nothing at all
         #[arg(long, env = "METADATA_PROXY_REUSE_PORT", switch = false)]
         reuse_port: Switch => reuse_port,
 

@@ -49,8 +49,8 @@ table! {
     REQUEST_DURATION = Histogram "metadata_proxy_request_duration_seconds" ["endpoint", "outcome"]
         "Request duration, from the request head to the last response byte. endpoint: kind of path, or watch \
          (wait_for_change, which lasts until something changes). outcome: answered (by the proxy), passed \
-         (from the metadata server), refused, shed, failed (the metadata server did not answer, or with 429 or 5xx; a \
-         step to a pod's own token failed; or the proxy panicked), cut (the client disconnected or the response was cut short).";
+         (from the metadata server), refused, shed, failed (the metadata server did not answer, or answered 429 or \
+         5xx; a step to a pod's own token failed; or the proxy panicked), cut (the client disconnected or the response was cut short).";
     REQUEST_FIRST_BYTE = Histogram "metadata_proxy_request_first_byte_seconds" ["endpoint", "outcome"]
         "Time from the request head to the first response byte.";
     FILTER_DURATION = Histogram "metadata_proxy_request_filter_duration_seconds" ["filter", "outcome"]

@@ -156,7 +156,7 @@ impl<I: Socket, N: NewStack> Connection<I, N> {
             if matches!(ended, Ended::Due(Due::Park)) {
                 // A parked connection is not charged for what the kernel has of its responses.
                 if !deliver(|| io.outstanding(), &activity, &mut serving).await {
-                    place.is_reset();
+                    place.note_reset();
                     return None;
                 }
                 // At most an empty line, otherwise hyper would not be idle.
@@ -165,7 +165,7 @@ impl<I: Socket, N: NewStack> Connection<I, N> {
             }
             let is_closed = close(&mut *io, arrival.peer, &activity, ended).await;
             if !(is_closed && deliver(|| io.outstanding(), &activity, &mut serving).await) {
-                place.is_reset();
+                place.note_reset();
             }
             None
         }

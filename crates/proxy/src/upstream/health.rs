@@ -22,7 +22,7 @@ pub struct Health(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
-    has_answered: bool,
+    has_succeeded: bool,
     /// Reason for the current outage, and its start.
     failing: Option<(String, Instant)>,
     /// Time of the last line about a failure.
@@ -38,8 +38,8 @@ impl Health {
     }
 
     /// Whether any request has succeeded since the start.
-    pub fn has_answered(&self) -> bool {
-        self.0.lock().has_answered
+    pub fn has_succeeded(&self) -> bool {
+        self.0.lock().has_succeeded
     }
 
     /// Time since the last outage began, in which no request has succeeded. `None` while the upstream is available.
@@ -67,7 +67,7 @@ impl Health {
 impl State {
     /// Records a success. Returns whether to log it.
     fn succeeded(&mut self) -> bool {
-        (self.has_answered, self.failing) = (true, None);
+        (self.has_succeeded, self.failing) = (true, None);
         std::mem::take(&mut self.is_logged_failing)
     }
 
@@ -118,7 +118,7 @@ mod tests {
             }
             health.answered(StatusCode::from_u16(status).expect("a status"));
             assert_eq!(health.failure().as_deref(), failure, "{status}");
-            assert_eq!(health.has_answered(), failure.is_none(), "{status}");
+            assert_eq!(health.has_succeeded(), failure.is_none(), "{status}");
         }
     }
 

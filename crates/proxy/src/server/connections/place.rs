@@ -95,14 +95,16 @@ impl Place {
         (Arc::clone(&self.connections.large_writes), self.client)
     }
 
-    /// Counts a connection that is reset.
-    pub(in crate::server) fn is_reset(&self) {
-        self.connections.shedding.reset();
+    /// Counts a connection that is reset, unless it was cut, which counted it.
+    pub(in crate::server) fn note_reset(&self) {
+        if self.connections.open.lock().connections.contains_key(&self.number) {
+            self.connections.shedding.reset();
+        }
     }
 
     /// Counts a connection that is reset because there is no memory for the client's bytes.
     pub(in crate::server) fn refused(&self, peer: SocketAddr) {
-        self.is_reset();
+        self.note_reset();
         self.connections.shedding.closed(Shed::Memory, peer);
     }
 }

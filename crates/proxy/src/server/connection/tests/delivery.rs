@@ -134,3 +134,36 @@ async fn a_client_that_reads_slowly_has_its_time_anew() {
         assert_eq!(delivered, is_delivered, "a byte each {a_byte_each} s");
     }
 }
+
+/// A body that cannot be read to its end.
+struct CutShort;
+
+impl http_body::Body for CutShort {
+    type Data = Bytes;
+    type Error = Reset;
+
+    fn poll_frame(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Reset>>> {
+        Poll::Ready(Some(Err(Reset)))
+    }
+}
+
+/// The number of connections that were reset after a request to this stack.
+async fn resets_by(stack: impl Stack) -> usize {
+    let (connections, resets) = counted_connections(1000, usize::MAX);
+    let (mut client, io) = duplex(1024);
+    let served = connection_among(&connections, io, stack, LastCall::default()).serve();
+    let asked = async {
+        client.write_all(REQUEST).await.expect("the server reads");
+        drop(client.read_to_end(&mut Vec::new()).await);
+    };
+    tokio::join!(served, asked);
+    resets()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_response_that_is_refused_or_cut_short_is_a_reset() {
+    let shed = tower::service_fn(|_: Request<Payload>| async { Err::<Response<Full<Bytes>>, _>(Reset) });
+    let cut_short = tower::service_fn(|_: Request<Payload>| async { Ok::<_, Reset>(Response::new(CutShort)) });
+    let whole = answering(Duration::ZERO);
+    assert_eq!([resets_by(shed).await, resets_by(cut_short).await, resets_by(whole).await], [1, 1, 0]);
+}
