@@ -58,14 +58,25 @@ impl Redirect {
         let to = Destination::first_of(addrs).unwrap_or_default();
         let settings = Settings { mode: Mode::DaemonSet { uplinks: None }, to, is_shared: true, opened };
         let redirect = Self { settings, tool: None };
-        process::attempt(async {
+        let first = process::attempt(async {
             match redirect.in_force().await {
-                Ok(Some(state)) => Unserved::InForce(state),
-                Ok(None) => Unserved::NotInstalled(closing::install_first(&redirect.closing_plans(false), None).await),
-                Err(error) => Unserved::NotInstalled(Pods::Open(error)),
+                Err(error) if error.is_passing() => None,
+                found => Some(redirect.stay_or_close(found).await),
             }
-        })
-        .await
+        });
+        if let Some(unserved) = first.await {
+            return unserved;
+        }
+        sleep(SECOND_TRY).await;
+        process::attempt(async { redirect.stay_or_close(redirect.in_force().await).await }).await
+    }
+
+    /// Closes the metadata server to pods unless these rules are in force. Where rules cannot be listed, there may be none.
+    async fn stay_or_close(&self, in_force: Result<Option<State>, Error>) -> Unserved {
+        match in_force {
+            Ok(Some(state)) => Unserved::InForce(state),
+            Ok(None) | Err(_) => Unserved::NotInstalled(closing::install_first(&self.closing_plans(false), None).await),
+        }
     }
 
     /// Installs the rules, replacing an earlier redirect. If the bound on new connections is refused, or the chain for spoofed

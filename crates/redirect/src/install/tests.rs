@@ -99,6 +99,35 @@ async fn a_listing_that_fails_marks_no_rules() {
     }
 }
 
+/// The sysctl is kube-proxy's.
+#[tokio::test(start_paused = true)]
+async fn a_listing_that_fails_leaves_no_pods_open_where_a_proxy_cannot_start() {
+    for is_installed in [false, true] {
+        for failures in 1..10 {
+            let left = Rc::new(Cell::new(0));
+            let listings = Rc::clone(&left);
+            let _tools = fake::pretend(move |tool, _, _| {
+                let fails = tool.ends_with("-save") && listings.get() > 0;
+                fails.then(|| {
+                    listings.set(listings.get() - 1);
+                    Err(fake::busy())
+                })
+            });
+            fake::route_loopback(true);
+            if is_installed {
+                Redirect::install_to_first(&PROXY, Opened::default()).await.expect("it is accepted");
+            }
+            left.set(failures);
+            let unserved = Redirect::close_unless_in_force(&PROXY, Opened::default()).await;
+            match unserved {
+                Unserved::InForce(_) => assert!(is_installed),
+                Unserved::NotInstalled(Pods::Closed(_)) => assert!(!is_installed || failures > 1),
+                Unserved::NotInstalled(_) => panic!("{failures}: {unserved}"),
+            }
+        }
+    }
+}
+
 /// They close pods, and leave the sysctl to kube-proxy.
 #[tokio::test(start_paused = true)]
 async fn a_listing_that_fails_turns_no_sysctl_off() {
