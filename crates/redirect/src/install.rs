@@ -123,10 +123,7 @@ impl Redirect {
         }
         process::attempt(async {
             let Some(plan) = plan else {
-                // Rules that cannot be listed by either attempt count as without the first edition's mark. To close pods would not
-                // keep it either.
-                let plan = self.plan_to_install(is_spoofed_dropped).await;
-                let plan = plan.unwrap_or_else(|_| self.plan(is_spoofed_dropped, false));
+                let plan = self.plan_at_last(is_spoofed_dropped).await;
                 return self.install_or_close(&plan, until, None).await;
             };
             self.install_or_close(&plan, until, is_final.then_some(error)).await
@@ -208,7 +205,7 @@ impl Redirect {
 
     /// Installs the rules with another decision on spoofed packets. If that fails, those that are installed stay.
     pub(super) async fn decide_anew(&self, is_spoofed_dropped: bool) -> Result<Installed, Error> {
-        self.install_or_find(&self.plan_to_install(is_spoofed_dropped).await?, None).await
+        self.install_or_find(&self.plan_in_place(is_spoofed_dropped).await?, None).await
     }
 
     /// Installs the rules. If that fails, but they are installed already, as after a restart, that is a success.

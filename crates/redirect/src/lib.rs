@@ -265,10 +265,7 @@ impl Redirect {
 
     /// The error with which [`install`](Redirect::install) would fail now. Changes nothing.
     pub async fn obstacle(&self) -> Option<Error> {
-        let plan = match self.plan_to_install(self.spoofed().is_dropped()).await {
-            Ok(plan) => plan,
-            Err(error) => return Some(error),
-        };
+        let plan = self.plan_at_last(self.spoofed().is_dropped()).await;
         let refusal = self.refusal(&plan).await?;
         match plan.without_bound() {
             Some(unbounded) => self.refusal(&unbounded).await,
@@ -279,7 +276,7 @@ impl Redirect {
     /// The error because of which the bound on new connections would be left out, from rules with this decision on spoofed packets.
     /// Changes nothing.
     async fn obstacle_to_bound(&self, is_spoofed_dropped: bool) -> Option<Error> {
-        match self.plan_to_install(is_spoofed_dropped).await {
+        match self.plan_in_place(is_spoofed_dropped).await {
             Ok(plan) => self.refusal(&plan).await,
             Err(error) => Some(error),
         }
@@ -323,6 +320,18 @@ impl Redirect {
     /// The rules to install. They guard loopback if either tool has the first edition's mark. An error if one fails now.
     async fn plan_to_install(&self, is_spoofed_dropped: bool) -> Result<Plan, Error> {
         self.plan_with(&Tool::all_usable(self.tool).await, is_spoofed_dropped).await
+    }
+
+    /// The same by the second attempt: rules that cannot be listed by either count as without the mark. To close pods would not keep
+    /// it either.
+    async fn plan_at_last(&self, is_spoofed_dropped: bool) -> Plan {
+        let plan = self.plan_to_install(is_spoofed_dropped).await;
+        plan.unwrap_or_else(|_| self.plan(is_spoofed_dropped, false))
+    }
+
+    /// The rules to install where this redirect is already, whatever the other tool does.
+    async fn plan_in_place(&self, is_spoofed_dropped: bool) -> Result<Plan, Error> {
+        self.plan_with(&[self.tool().await?], is_spoofed_dropped).await
     }
 
     /// The rules that replace those of these tools.

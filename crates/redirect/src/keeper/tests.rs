@@ -89,6 +89,28 @@ async fn a_tool_that_is_busy_is_asked_again_for_a_decision() {
     assert!(keeper.redirect.found().await.expect("it is found").is_dropped);
 }
 
+/// The sysctl is kube-proxy's, and the other tool's rules cannot be listed.
+#[tokio::test(start_paused = true)]
+async fn a_decision_is_followed_and_a_bound_added_while_the_other_tool_is_busy() {
+    let is_refusing = Rc::new(Cell::new(true));
+    let now = Rc::clone(&is_refusing);
+    let _tools = fake::pretend(move |tool, _, input| match tool {
+        "nft" => Some(Err(fake::busy())),
+        _ if input.contains("-I PREROUTING 1 -j GCE-METADATA-PROXY-BOUND") && now.get() => Some(Err(fake::refused())),
+        _ => None,
+    });
+    fake::route_loopback(true);
+    let mut keeper = keeper(Spoofed::LetPass(Cause::Flag));
+    assert!(keeper.redirect.obstacle().await.is_none(), "the bound would be left out");
+    keeper.redirect.install_until(None, true).await.expect("it is accepted without the bound");
+    is_refusing.set(false);
+    keeper.add_bound(true).await;
+    let Found { state, is_dropped } = keeper.redirect.found().await.expect("it is found");
+    assert_eq!((state, is_dropped), (State::Installed, true));
+    keeper.follow(true).await;
+    assert!(!keeper.redirect.found().await.expect("it is found").is_dropped);
+}
+
 /// Those that drop honest pods' packets are better than none, and than closed pods.
 #[tokio::test(start_paused = true)]
 async fn rules_that_stay_whole_are_not_replaced_because_a_decision_is_refused() {
