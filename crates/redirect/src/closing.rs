@@ -90,13 +90,16 @@ async fn put_into_force(tool: Tool, plan: &Plan) -> Result<(), Error> {
     if tool.has(plan).await.unwrap_or(false) {
         return Ok(());
     }
-    if !plan.guards_loopback() && matches!(first_edition::needs_guard(&[tool]).await, Ok(true)) {
-        // Without the earlier rules, loopback has no guard.
-        if !first_edition::stop_routing_loopback() {
-            first_edition::say_that_loopback_is_open();
-        }
+    let needs_guard = if plan.guards_loopback() { Ok(false) } else { first_edition::needs_guard(&[tool]).await };
+    // Without the earlier rules, loopback has no guard.
+    if matches!(needs_guard, Ok(true)) && !first_edition::stop_routing_loopback() {
+        first_edition::say_that_loopback_is_open();
     }
-    tool.install(plan).await
+    tool.install(plan).await?;
+    if let Err(error) = needs_guard {
+        first_edition::say_that_loopback_may_be_open(&error);
+    }
+    Ok(())
 }
 
 /// Whether one of these plans is installed.

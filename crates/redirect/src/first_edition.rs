@@ -85,6 +85,13 @@ pub(super) fn say_that_loopback_is_open() {
     );
 }
 
+pub(super) fn say_that_loopback_may_be_open(error: &Error) {
+    tracing::warn!(
+        %error,
+        "the rules that pods are closed with may have replaced some that guarded the node's loopback, which could not be listed: if it          was an earlier redirect that turned net.ipv4.conf.all.route_localnet on, and not kube-proxy, neighbours of this node may reach          what listens there. Then set it to 0 on the node"
+    );
+}
+
 /// Waits until a proxy listens on the new address, the first edition's rules are gone or can no longer be listed, or `until` has passed.
 /// `None` waits without limit, because a new proxy that does not start must not cut pods off from the earlier one. Without a keeper
 /// there is a limit, because the proxy may be waiting for this command. Meanwhile the new address is guarded. `shared`: addresses

@@ -131,10 +131,24 @@ async fn a_listing_that_fails_leaves_no_pods_open_where_a_proxy_cannot_start() {
 /// They close pods, and leave the sysctl to kube-proxy.
 #[tokio::test(start_paused = true)]
 async fn a_listing_that_fails_turns_no_sysctl_off() {
-    let _tools = fake::pretend(|tool, _, _| (tool == "iptables-save").then(|| Err(fake::busy())));
+    let (log, _logging) = fake::Log::of_this_thread();
+    let left = Rc::new(Cell::new(0));
+    let listings = Rc::clone(&left);
+    let _tools = fake::pretend(move |tool, _, _| {
+        let fails = tool == "iptables-save" && listings.get() > 0;
+        fails.then(|| {
+            listings.set(listings.get() - 1);
+            Err(fake::busy())
+        })
+    });
     fake::route_loopback(true);
-    closing::install_first(&redirect("ens4").closing_plans(false), Some(Tool::Iptables)).await;
+    redirect("ens4").install().await.expect("it is accepted");
+    // Of the rules, then of the mark. To replace them, they are listed once more.
+    left.set(2);
+    let pods = closing::install_first(&redirect("ens4").closing_plans(false), Some(Tool::Iptables)).await;
+    assert!(matches!(pods, Pods::Closed(Tool::Iptables)), "{pods}");
     assert_eq!(fake::is_loopback_routed(), Some(true));
+    assert_eq!(log.count("may have replaced"), 1);
 }
 
 #[tokio::test(start_paused = true)]
