@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
+use super::decision::Decision;
 use super::plan::Plan;
 use super::spoofing::Spoofed;
 use super::{
@@ -30,7 +31,7 @@ pub struct InstalledRedirect {
     /// The node's uplinks in its rules. `None` if they are named by a flag.
     pub(super) uplinks: Option<Uplinks>,
     /// The decision on spoofed packets with which it was installed.
-    pub(super) decided: Spoofed,
+    pub(super) decided: Decision<Spoofed>,
     pub(super) installed: Installed,
 }
 
@@ -47,8 +48,8 @@ impl Redirect {
         let mut redirect = Self { settings: Settings { mode, to, is_shared: true, opened }, tool: None };
         // A keeper compares the next ones with those that were installed.
         let uplinks = redirect.hold_uplinks();
-        let decided = redirect.spoofed();
-        let installed = redirect.install_as(&decided).await?;
+        let decided = redirect.first_decision().await;
+        let installed = redirect.install_as(decided.current()).await?;
         Ok(InstalledRedirect { redirect, uplinks, decided, installed })
     }
 

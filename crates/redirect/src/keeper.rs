@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::sleep;
 
-use super::decision::{Decision, Scan as _};
+use super::decision::Decision;
 use super::drops::Drops;
 use super::spoofing::{REFUSED, Spoofed};
 use super::{Error, Found, Installed, InstalledRedirect, NotInstalled, Pods, Redirect, State, Uplinks};
@@ -105,7 +105,7 @@ impl Keeper {
     /// A keeper of a redirect that was just installed.
     pub fn of_installed(installed: InstalledRedirect, metrics: Metrics) -> Self {
         let InstalledRedirect { redirect, uplinks, decided, installed } = installed;
-        let mut keeper = Self::new(redirect, uplinks, Decision::new(decided), metrics);
+        let mut keeper = Self::new(redirect, uplinks, decided, metrics);
         keeper.warn_of_ipv6();
         keeper.warn_of_spoofing();
         keeper.show_decision(installed.drops_spoofed);
@@ -144,10 +144,7 @@ impl Keeper {
     /// Installs a redirect, or logs the error.
     pub async fn begin(mut redirect: Redirect, metrics: Metrics) -> Self {
         let uplinks = redirect.hold_uplinks();
-        let first = redirect.spoofed();
-        // The rules of an earlier keeper, which has scanned more than once.
-        let is_dropping = first.is_transient() && redirect.is_dropping().await;
-        let decision = if is_dropping { Decision::after(Spoofed::Dropped, first) } else { Decision::new(first) };
+        let decision = redirect.first_decision().await;
         let mut keeper = Self::new(redirect, uplinks, decision, metrics);
         match keeper.install().await {
             Ok(installed) => keeper.is_installed(&installed),

@@ -125,6 +125,7 @@ pub use tool::Tool;
 pub use uplinks::Uplinks;
 
 use addresses::Presence;
+use decision::{Decision, Scan as _};
 use found::Found;
 use plan::Plan;
 use spoofing::{Cause, Spoofed};
@@ -255,6 +256,14 @@ impl Redirect {
             (_, DropSpoofed::False) => Spoofed::LetPass(Cause::Flag),
             (_, DropSpoofed::Auto) => spoofing::scan(&self.uplinks().names()),
         }
+    }
+
+    /// The decision with which a keeper begins. That of rules in force, whose keeper has scanned more than once, stands while another
+    /// scan may find something else.
+    async fn first_decision(&self) -> Decision<Spoofed> {
+        let first = self.spoofed();
+        let is_dropping = first.is_transient() && self.is_dropping().await;
+        if is_dropping { Decision::after(Spoofed::Dropped, first) } else { Decision::new(first) }
     }
 
     /// Whether the node's interfaces decide, and not a flag.

@@ -2,6 +2,7 @@ use std::cell::Cell;
 use std::io;
 use std::rc::Rc;
 
+use base::routes::parse_v4;
 use prometheus::Opts;
 
 use super::super::spoofing::tests::link;
@@ -157,6 +158,26 @@ async fn a_keeper_begins_with_the_uplinks_that_were_installed() {
     fake::have_routes(Some(fake::default_route("ens4")));
     assert!(!keeper.follow_uplinks(Uplinks::find()));
     assert_eq!(keeper.redirect.state().await.expect("it is found"), State::Installed);
+}
+
+/// A proxy with `--redirect` starts again while a pod is being started.
+#[tokio::test(start_paused = true)]
+async fn a_proxy_that_starts_again_drops_spoofed_packets_until_two_scans_agree() {
+    let _tools = fake::pretend(|_, _, _| None);
+    let routes = |pods: &str| [fake::default_route("ens4"), parse_v4(pods)].concat();
+    fake::have_links(vec![link(4, "cali1", "veth", None)]);
+    fake::have_routes(Some(routes("Iface\ncali1\t0201080A\t00000000\t0005\t0\t0\t0\tFFFFFFFF\t0\t0\t0\n")));
+    let before = Redirect::install_to_first(&PROXY, Opened::default()).await.expect("it is accepted");
+    assert!(before.installed.drops_spoofed);
+    fake::have_routes(Some(routes("")));
+    let installed = Redirect::install_to_first(&PROXY, Opened::default()).await.expect("it is accepted");
+    assert!(installed.installed.drops_spoofed);
+    let mut keeper = Keeper::of_installed(installed, metrics());
+    keeper.follow(true).await;
+    assert!(keeper.redirect.found().await.expect("it is found").is_dropped);
+    keeper.decision.update(keeper.redirect.spoofed());
+    keeper.follow(true).await;
+    assert!(!keeper.redirect.found().await.expect("it is found").is_dropped);
 }
 
 /// Whoever changed another table left the kernel's counter as it was.
