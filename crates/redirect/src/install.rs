@@ -14,7 +14,7 @@ use super::{
 };
 
 /// Pause before the second attempt to replace an earlier redirect. Pods are not closed before that has failed too.
-const SECOND_TRY: Duration = Duration::from_secs(1);
+pub(super) const SECOND_TRY: Duration = Duration::from_secs(1);
 
 /// What was installed. A tool may have refused a part of it.
 #[derive(Debug)]
@@ -47,7 +47,7 @@ impl Redirect {
         // No other server can get pods' requests there: this process listens at that port, or its predecessor does.
         let mut redirect = Self { settings: Settings { mode, to, is_shared: true, opened }, tool: None };
         // A keeper compares the next ones with those that were installed.
-        let uplinks = redirect.hold_uplinks();
+        let uplinks = redirect.hold_uplinks().await;
         let decided = redirect.first_decision().await;
         let installed = redirect.install_as(decided.current()).await?;
         Ok(InstalledRedirect { redirect, uplinks, decided, installed })

@@ -143,7 +143,7 @@ impl Keeper {
 
     /// Installs a redirect, or logs the error.
     pub async fn begin(mut redirect: Redirect, metrics: Metrics) -> Self {
-        let uplinks = redirect.hold_uplinks();
+        let uplinks = redirect.hold_uplinks().await;
         let decision = redirect.first_decision().await;
         let mut keeper = Self::new(redirect, uplinks, decision, metrics);
         match keeper.install().await {

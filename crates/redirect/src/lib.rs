@@ -127,8 +127,10 @@ pub use uplinks::Uplinks;
 use addresses::Presence;
 use decision::{Decision, Scan as _};
 use found::Found;
+use install::SECOND_TRY;
 use plan::Plan;
 use spoofing::{Cause, Spoofed};
+use tokio::time::sleep;
 
 /// User ID of the proxy in a sidecar: in the image, and in the manifests in `deploy/sidecar`. Packets of this
 /// user bypass the redirect, so no application may run as it. Hence it is not a common one (0, 1000, 65532 of
@@ -366,10 +368,14 @@ impl Redirect {
         }
     }
 
-    /// Makes the node's uplinks those of now, until others are set. `None` if they are named by a flag, or in a sidecar.
-    fn hold_uplinks(&mut self) -> Option<Uplinks> {
+    /// Makes the node's uplinks those of now, until others are set. Where they cannot be found, they are looked for once more: rules
+    /// in force may have them. `None` if they are named by a flag, or in a sidecar.
+    async fn hold_uplinks(&mut self) -> Option<Uplinks> {
         if !matches!(self.settings.mode, Mode::DaemonSet { uplinks: None }) {
             return None;
+        }
+        if Uplinks::find().is_err() {
+            sleep(SECOND_TRY).await;
         }
         let uplinks = self.uplinks();
         self.settings.mode = Mode::DaemonSet { uplinks: Some(uplinks.clone()) };

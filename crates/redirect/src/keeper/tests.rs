@@ -180,6 +180,27 @@ async fn a_proxy_that_starts_again_drops_spoofed_packets_until_two_scans_agree()
     assert!(!keeper.redirect.found().await.expect("it is found").is_dropped);
 }
 
+/// Rules without uplinks would redirect what neighbours send.
+#[tokio::test(start_paused = true)]
+async fn routes_that_cannot_be_read_for_a_moment_at_the_start_leave_the_uplinks_in_the_rules() {
+    let _tools = fake::pretend(|_, _, _| None);
+    let ens4 = Uplinks::find().expect("they are pretended");
+    let may_be_read_soon = async || {
+        fake::have_routes(None);
+        sleep(Duration::from_millis(500)).await;
+        fake::have_routes(Some(fake::default_route("ens4")));
+    };
+    let ((), installed) = tokio::join!(may_be_read_soon(), Redirect::install_to_first(&PROXY, Opened::default()));
+    let installed = installed.expect("it is accepted");
+    assert_eq!(installed.uplinks.as_ref(), Some(&ens4));
+    let unheld = Redirect {
+        settings: Settings { mode: Mode::DaemonSet { uplinks: None }, ..installed.redirect.settings.clone() },
+        ..installed.redirect
+    };
+    let ((), keeper) = tokio::join!(may_be_read_soon(), Keeper::begin(unheld, metrics()));
+    assert_eq!(keeper.uplinks.as_ref().map(Decision::current), Some(&ens4));
+}
+
 /// Whoever changed another table left the kernel's counter as it was.
 #[tokio::test(start_paused = true)]
 async fn what_was_dropped_before_rules_are_restored_is_counted() {
