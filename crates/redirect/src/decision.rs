@@ -36,6 +36,10 @@ impl<T: Scan> Decision<T> {
     /// Takes another scan into account.
     pub(super) fn update(&mut self, now: T) {
         if now.says_nothing() {
+            if self.current.says_nothing() {
+                // What is shown is what is so now.
+                self.current = now.clone();
+            }
             self.is_settled = true;
         } else if let Some(agreed) = self.last.agreed(&now) {
             (self.current, self.is_settled) = (agreed, true);
@@ -80,6 +84,7 @@ mod tests {
             ("and it stays", vec![&NO_PODS_YET, &dropped, &dropped], &dropped, true),
             ("routes cannot be read", vec![&dropped, &unread, &unread], &dropped, true),
             ("not from the start", vec![&unread, &unread, &dropped, &dropped], &dropped, true),
+            ("there are no pods yet", vec![&unread, &NO_PODS_YET], &NO_PODS_YET, true),
             ("the last pod ends", vec![&dropped, &NO_PODS_YET, &NO_PODS_YET], &dropped, true),
         ] {
             let mut scans = scans.into_iter().cloned();
