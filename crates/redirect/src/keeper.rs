@@ -260,6 +260,9 @@ impl Keeper {
     fn is_installed(&mut self, installed: &Installed) {
         self.trouble = None;
         self.standing.set(None);
+        // What was refused before may be accepted now, and is said again if not.
+        self.is_decision_refused = false;
+        self.undecided.warn(None);
         self.show_decision(installed.drops_spoofed);
         let tool = installed.tool;
         tracing::info!(%tool, "redirect installed; checking it every {} s", CHECK_INTERVAL.as_secs());

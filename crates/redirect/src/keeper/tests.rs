@@ -251,6 +251,23 @@ async fn a_decision_that_stays_refused_is_logged_once() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_decision_that_is_refused_before_and_after_trouble_is_logged_again() {
+    let (log, _logging) = fake::Log::of_this_thread();
+    let _tools = fake::pretend(|tool, _, input| {
+        let is_refused = tool == "ip6tables-restore" && input.contains("--invert");
+        is_refused.then(|| Err(fake::refused()))
+    });
+    let mut keeper = keeper(Spoofed::Dropped);
+    for times in 1..3 {
+        let installed = keeper.redirect.install_until(None, false).await.expect("it is accepted without the chain");
+        keeper.is_installed(&installed);
+        keeper.follow(false).await;
+        assert_eq!(log.count("lead to another decision"), times);
+        keeper.is_not_installed(&NotInstalled { why: fake::refused(), pods: Pods::Closed(Tool::Iptables) });
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn routes_that_stay_unreadable_are_logged_once() {
     let (log, _logging) = fake::Log::of_this_thread();
     let _tools = fake::pretend(|_, _, _| None);
