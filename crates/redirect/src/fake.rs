@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
 use std::io;
 use std::net::IpAddr;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -52,8 +53,9 @@ struct Tools {
     is_loopback_routed: bool,
     /// There is no descriptor for a request to the kernel before.
     netlink_fails_until: Option<Instant>,
-    /// Nor for so many requests more.
-    netlink_failures: usize,
+    /// Requests before, and the numbers of those that it has no descriptor for, either.
+    netlink_requests: usize,
+    netlink_failures: Range<usize>,
     /// Packets that each rule of `mangle` has met since it was last changed.
     met: u64,
 }
@@ -81,7 +83,8 @@ pub(super) fn pretend(answers: impl FnMut(&str, &[&str], &str) -> Option<Answer>
         routes: Some(default_route("ens4")),
         is_loopback_routed: false,
         netlink_fails_until: None,
-        netlink_failures: 0,
+        netlink_requests: 0,
+        netlink_failures: 0..0,
         met: 0,
     }));
     Pretence
@@ -136,9 +139,9 @@ pub(super) fn break_netlink_for(time: Duration) {
     with(|tools| tools.netlink_fails_until = Some(Instant::now() + time));
 }
 
-/// Breaks it for so many requests.
-pub(super) fn break_netlink_times(failures: usize) {
-    with(|tools| tools.netlink_failures = failures);
+/// Breaks it for these of the next requests.
+pub(super) fn break_netlink_requests(failures: Range<usize>) {
+    with(|tools| (tools.netlink_requests, tools.netlink_failures) = (0, failures));
 }
 
 fn with<T>(then: impl FnOnce(&mut Tools) -> T) -> Option<T> {
@@ -148,8 +151,8 @@ fn with<T>(then: impl FnOnce(&mut Tools) -> T) -> Option<T> {
 /// The redirect's addresses on `lo`, or the kernel's error. `None` if no test pretends.
 pub(super) fn with_addresses<T>(then: impl FnOnce(io::Result<&mut Vec<IpAddr>>) -> T) -> Option<T> {
     let is_broken = |tools: &mut Tools| {
-        let fails = tools.netlink_failures > 0;
-        tools.netlink_failures = tools.netlink_failures.saturating_sub(1);
+        let fails = tools.netlink_failures.contains(&tools.netlink_requests);
+        tools.netlink_requests += 1;
         fails || tools.netlink_fails_until.is_some_and(|until| Instant::now() < until)
     };
     with(|tools| then(if is_broken(tools) { Err(Errno::MFILE.into()) } else { Ok(&mut tools.addresses) }))

@@ -147,47 +147,44 @@ impl Redirect {
                 Err(error) => error,
             },
         };
-        // Where an address cannot be read or added, no rules were refused.
-        if is_refusal(&error)
-            && !matches!(error, Error::AddressBusy { .. })
-            && let Some(installed) = self.install_less(plan, until, &error).await
-        {
-            return Ok(installed);
+        let outcome = if may_accept_less(&error) { self.install_less(plan, until, error).await } else { Err(error) };
+        match outcome {
+            Ok(installed) => Ok(installed),
+            Err(error) => Err(self.close(error, plan).await),
         }
-        Err(self.close(error, plan).await)
     }
 
-    /// Installs the rules without the bound on new connections, or without the chain for spoofed packets, or without both. `None` if
-    /// that is refused, too.
-    async fn install_less(&self, plan: &Plan, until: Option<Instant>, error: &Error) -> Option<Installed> {
-        if let Some(unbounded) = plan.without_bound()
-            && let Ok(installed) = self.install_or_find(&unbounded, until).await
-        {
-            warn_unbounded(error);
-            return Some(installed);
-        }
-        if !self.decides_on_spoofed() {
-            return None;
-        }
-        let without = self.plan(false, plan.guards_loopback());
-        if without == *plan {
-            return None;
-        }
-        let plan = without;
-        for less in [Some(plan.clone()), plan.without_bound()].into_iter().flatten() {
-            if let Ok(installed) = self.install_or_find(&less, until).await {
-                tracing::warn!(
-                    %error,
-                    "the redirect is installed without the chain that drops packets with spoofed source addresses, which was \
-                     refused; --redirect-drop-spoofed=false turns it off without this warning"
-                );
-                if less != plan {
-                    warn_unbounded(error);
+    /// Installs the rules without the bound on new connections, or without the chain for spoofed packets, or without both. `error`:
+    /// with which all of them were refused, which is returned if these are, too.
+    async fn install_less(&self, plan: &Plan, until: Option<Instant>, error: Error) -> Result<Installed, Error> {
+        let may_pass = self.decides_on_spoofed() && plan.drops_spoofed();
+        let passing = may_pass.then(|| self.plan(false, plan.guards_loopback()));
+        let neither = passing.as_ref().and_then(Plan::without_bound);
+        for (less, is_bounded) in [(plan.without_bound(), false), (passing, true), (neither, false)] {
+            let Some(less) = less else { continue };
+            match self.install_or_find(&less, until).await {
+                Ok(installed) => {
+                    if !less.drops_spoofed() && may_pass {
+                        tracing::warn!(
+                            %error,
+                            "because of this error, the redirect is installed without the chain that drops packets with spoofed source \
+                             addresses; --redirect-drop-spoofed=false turns it off without this warning"
+                        );
+                    }
+                    if !is_bounded {
+                        tracing::warn!(
+                            %error,
+                            "because of this error, the redirect is installed without the bound on new connections \
+                             (--redirect-max-new-connections): one pod can flood the proxy. 0 turns it off without this warning"
+                        );
+                    }
+                    return Ok(installed);
                 }
-                return Some(installed);
+                Err(error) if !may_accept_less(&error) => return Err(error),
+                Err(_) => {}
             }
         }
-        None
+        Err(error)
     }
 
     async fn close(&self, why: Error, plan: &Plan) -> NotInstalled {
@@ -252,12 +249,9 @@ fn is_refusal(error: &Error) -> bool {
     error.is_passing() || matches!(error, Error::Tool { .. } | Error::NoTable { .. })
 }
 
-fn warn_unbounded(error: &Error) {
-    tracing::warn!(
-        %error,
-        "the redirect is installed without the bound on new connections (--redirect-max-new-connections), which was refused: one pod \
-         can flood the proxy. 0 turns it off without this warning"
-    );
+/// Whether less may be accepted. Where an address cannot be read or added, no rules were refused.
+fn may_accept_less(error: &Error) -> bool {
+    is_refusal(error) && !matches!(error, Error::AddressBusy { .. })
 }
 
 #[cfg(test)]

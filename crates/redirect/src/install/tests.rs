@@ -171,9 +171,9 @@ async fn nothing_is_left_out_because_addresses_cannot_be_read() {
     let (before, other) = (redirect("ens4"), redirect("ens5"));
     before.install().await.expect("it is accepted");
     for failures in 1..5 {
-        fake::break_netlink_times(failures);
+        fake::break_netlink_requests(0..failures);
         let outcome = other.install().await;
-        fake::break_netlink_times(0);
+        fake::break_netlink_requests(0..0);
         match outcome {
             Ok(_) => assert_eq!(other.state().await.expect("it is found"), State::Installed, "{failures}"),
             Err(refused) => {
@@ -182,6 +182,22 @@ async fn nothing_is_left_out_because_addresses_cannot_be_read() {
             }
         }
         before.install().await.expect("it is accepted");
+    }
+}
+
+/// The tool refuses the bound, and the addresses cannot be read just when it is left out.
+#[tokio::test(start_paused = true)]
+async fn no_more_is_left_out_because_addresses_cannot_be_read() {
+    for first in 0..20 {
+        let _tools = fake::pretend(|tool, _, input| {
+            let is_refused =
+                tool.ends_with("-restore") && input.contains("-I PREROUTING 1 -j GCE-METADATA-PROXY-BOUND");
+            is_refused.then(|| Err(fake::refused()))
+        });
+        fake::break_netlink_requests(first..first + 1);
+        if let Ok(installed) = redirect("ens4").install_until(None, true).await {
+            assert!(installed.drops_spoofed, "{first}");
+        }
     }
 }
 
