@@ -42,11 +42,15 @@ impl Keeper {
             Err(error) => {
                 // A dry run does not see all, such as a module that the kernel lacks, and iptables may have changed the rules of
                 // one address family only.
-                self.is_bound_refused = true;
+                self.is_bound_refused = !error.is_passing();
+                let (what, when) = if self.is_bound_refused {
+                    ("was refused although a dry run accepted it", "after a restart")
+                } else {
+                    ("cannot be added now", "at the next check")
+                };
                 tracing::warn!(
                     %error,
-                    "the bound on new connections was refused although a dry run accepted it: one pod can flood the proxy; it is \
-                     tried again after a restart"
+                    "the bound on new connections {what}: one pod can flood the proxy; it is tried again {when}"
                 );
                 if let Err(error) = self.install().await {
                     self.is_not_installed(&error);

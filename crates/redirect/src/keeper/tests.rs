@@ -90,6 +90,28 @@ async fn a_tool_that_is_busy_is_asked_again_for_a_decision() {
     assert!(keeper.redirect.found().await.expect("it is found").is_dropped);
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_bound_that_cannot_be_added_for_a_moment_is_tried_again() {
+    for (refused, is_tried_again) in [(fake::busy as fn() -> Error, true), (fake::refused, false)] {
+        let (log, _logging) = fake::Log::of_this_thread();
+        let is_refusing = Rc::new(Cell::new(true));
+        let now = Rc::clone(&is_refusing);
+        let _tools = fake::pretend(move |tool, args, input| {
+            let is_change = tool.ends_with("-restore") && !args.contains(&"--test");
+            let is_bound = input.contains("-I PREROUTING 1 -j GCE-METADATA-PROXY-BOUND");
+            (is_change && is_bound && now.get()).then(|| Err(refused()))
+        });
+        let mut keeper = keeper(Spoofed::Dropped);
+        keeper.redirect.install_until(None, true).await.expect("it is accepted without the bound");
+        keeper.add_bound(true).await;
+        assert_eq!(log.count("tried again after a restart"), usize::from(!is_tried_again));
+        is_refusing.set(false);
+        keeper.add_bound(true).await;
+        let expected = if is_tried_again { State::Installed } else { State::Unbounded };
+        assert_eq!(keeper.redirect.state().await.expect("it is found"), expected);
+    }
+}
+
 /// The sysctl is kube-proxy's, and the other tool's rules cannot be listed.
 #[tokio::test(start_paused = true)]
 async fn a_decision_is_followed_and_a_bound_added_while_the_other_tool_is_busy() {
