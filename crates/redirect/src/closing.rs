@@ -46,7 +46,7 @@ pub enum Pods {
 pub enum Unserved {
     /// Rules that were in force before stay.
     InForce(State),
-    /// There were none, or they did not close the metadata server to pods.
+    /// There were none, they did not close the metadata server to pods, or they could not be listed.
     NotInstalled(Pods),
 }
 
@@ -95,11 +95,12 @@ async fn put_into_force(tool: Tool, plan: &Plan) -> Result<(), Error> {
     if matches!(needs_guard, Ok(true)) && !first_edition::stop_routing_loopback() {
         first_edition::say_that_loopback_is_open();
     }
-    tool.install(plan).await?;
+    let installed = tool.install(plan).await;
+    // What is refused may have replaced the rules of one IP version.
     if let Err(error) = needs_guard {
         first_edition::say_that_loopback_may_be_open(&error);
     }
-    Ok(())
+    installed
 }
 
 /// Whether one of these plans is installed.

@@ -36,7 +36,7 @@ impl<T: Scan> Decision<T> {
     /// Takes another scan into account.
     pub(super) fn update(&mut self, now: T) {
         if now.says_nothing() {
-            if self.current.says_nothing() {
+            if self.current.says_nothing() && self.current.is_transient() {
                 // What is shown is what is so now.
                 self.current = now.clone();
             }

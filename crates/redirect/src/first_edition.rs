@@ -88,7 +88,9 @@ pub(super) fn say_that_loopback_is_open() {
 pub(super) fn say_that_loopback_may_be_open(error: &Error) {
     tracing::warn!(
         %error,
-        "the rules that pods are closed with may have replaced some that guarded the node's loopback, which could not be listed: if it          was an earlier redirect that turned net.ipv4.conf.all.route_localnet on, and not kube-proxy, neighbours of this node may reach          what listens there. Then set it to 0 on the node"
+        "the rules that pods are closed with may have replaced some that guarded the node's loopback, which could not be listed: \
+         if it was an earlier redirect that turned net.ipv4.conf.all.route_localnet on, and not kube-proxy, neighbours of this node \
+         may reach what listens there. Then set it to 0 on the node"
     );
 }
 

@@ -76,8 +76,16 @@ impl Redirect {
     async fn stay_or_close(&self, in_force: Result<Option<State>, Error>) -> Unserved {
         match in_force {
             Ok(Some(state)) => Unserved::InForce(state),
-            Ok(None) | Err(_) => Unserved::NotInstalled(closing::install_first(&self.closing_plans(false), None).await),
+            Ok(None) => self.close_unserved().await,
+            Err(error) => {
+                tracing::warn!(%error, "the rules in force cannot be listed, and count as none");
+                self.close_unserved().await
+            }
         }
+    }
+
+    async fn close_unserved(&self) -> Unserved {
+        Unserved::NotInstalled(closing::install_first(&self.closing_plans(false), None).await)
     }
 
     /// Installs the rules, replacing an earlier redirect. If the bound on new connections is refused, or the chain for spoofed
@@ -155,7 +163,7 @@ impl Redirect {
     }
 
     /// Installs the rules without the bound on new connections, or without the chain for spoofed packets, or without both. `error`:
-    /// with which all of them were refused, which is returned if these are, too.
+    /// with which all of them were refused. It is returned if these are, too, unless an error that no less would mend comes between.
     async fn install_less(&self, plan: &Plan, until: Option<Instant>, error: Error) -> Result<Installed, Error> {
         let may_pass = self.decides_on_spoofed() && plan.drops_spoofed();
         let passing = may_pass.then(|| self.plan(false, plan.guards_loopback()));

@@ -56,6 +56,8 @@ pub struct Keeper {
     left_out: Lasting,
     /// About another decision on spoofed packets that could not be installed.
     undecided: Lasting,
+    /// About a bound on new connections that could not be added.
+    unbounded: Lasting,
     /// About uplinks that cannot be found.
     unread: Lasting,
     spoofed: IntGaugeVec,
@@ -130,6 +132,7 @@ impl Keeper {
             said: "",
             left_out: Lasting::default(),
             undecided: Lasting::default(),
+            unbounded: Lasting::default(),
             unread: Lasting::default(),
             spoofed,
             restored,

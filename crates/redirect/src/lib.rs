@@ -340,9 +340,12 @@ impl Redirect {
         plan.unwrap_or_else(|_| self.plan(is_spoofed_dropped, false))
     }
 
-    /// The rules to install where this redirect is already, whatever the other tool does.
+    /// The rules to install where this redirect is already, also if the other tool fails now.
     async fn plan_in_place(&self, is_spoofed_dropped: bool) -> Result<Plan, Error> {
-        self.plan_with(&[self.tool().await?], is_spoofed_dropped).await
+        match self.plan_to_install(is_spoofed_dropped).await {
+            Ok(plan) => Ok(plan),
+            Err(_) => self.plan_with(&[self.tool().await?], is_spoofed_dropped).await,
+        }
     }
 
     /// The rules that replace those of these tools.
@@ -374,10 +377,12 @@ impl Redirect {
         if !matches!(self.settings.mode, Mode::DaemonSet { uplinks: None }) {
             return None;
         }
-        if Uplinks::find().is_err() {
+        let uplinks = if let Ok(found) = Uplinks::find() {
+            found
+        } else {
             sleep(SECOND_TRY).await;
-        }
-        let uplinks = self.uplinks();
+            self.uplinks()
+        };
         self.settings.mode = Mode::DaemonSet { uplinks: Some(uplinks.clone()) };
         Some(uplinks)
     }

@@ -38,7 +38,10 @@ impl Keeper {
         }
         let outcome = self.redirect.decide_anew(is_spoofed_dropped).await;
         match &outcome {
-            Ok(_) => tracing::info!("the bound on new connections, which was refused before, is installed now"),
+            Ok(_) => {
+                self.unbounded.warn(None);
+                tracing::info!("the bound on new connections, which was refused before, is installed now");
+            }
             Err(error) => {
                 // A dry run does not see all, such as a module that the kernel lacks, and iptables may have changed the rules of
                 // one address family only.
@@ -48,11 +51,12 @@ impl Keeper {
                 } else {
                     ("cannot be added now", "at the next check")
                 };
-                tracing::warn!(
-                    %error,
-                    "the bound on new connections {what}: one pod can flood the proxy; it is tried again {when}"
-                );
-                if let Err(error) = self.install().await {
+                self.unbounded.warn(Some(format!(
+                    "the bound on new connections {what}: one pod can flood the proxy; it is tried again {when} ({error})"
+                )));
+                if !self.stays_whole_after(error).await
+                    && let Err(error) = self.install().await
+                {
                     self.is_not_installed(&error);
                 }
             }
@@ -118,7 +122,7 @@ impl Keeper {
         }
     }
 
-    /// Whether the rules may stay as they are after another decision was refused with this error.
+    /// Whether the rules may stay as they are after others were refused with this error.
     async fn stays_whole_after(&self, error: &Error) -> bool {
         match self.redirect.state().await {
             Ok(State::Installed) => true,

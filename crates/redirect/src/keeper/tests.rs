@@ -92,6 +92,7 @@ async fn a_tool_that_is_busy_is_asked_again_for_a_decision() {
 
 #[tokio::test(start_paused = true)]
 async fn a_bound_that_cannot_be_added_for_a_moment_is_tried_again() {
+    let is_change = |line: &str| line.contains("-restore") && !line.contains("--test");
     for (refused, is_tried_again) in [(fake::busy as fn() -> Error, true), (fake::refused, false)] {
         let (log, _logging) = fake::Log::of_this_thread();
         let is_refusing = Rc::new(Cell::new(true));
@@ -104,7 +105,12 @@ async fn a_bound_that_cannot_be_added_for_a_moment_is_tried_again() {
         let mut keeper = keeper(Spoofed::Dropped);
         keeper.redirect.install_until(None, true).await.expect("it is accepted without the bound");
         keeper.add_bound(true).await;
+        let before = fake::asked().len();
+        keeper.add_bound(true).await;
+        let changes = fake::asked()[before..].iter().filter(|line| is_change(line)).count();
+        assert_eq!(changes, usize::from(is_tried_again), "the rules in force are whole");
         assert_eq!(log.count("tried again after a restart"), usize::from(!is_tried_again));
+        assert_eq!(log.count("tried again at the next check"), usize::from(is_tried_again));
         is_refusing.set(false);
         keeper.add_bound(true).await;
         let expected = if is_tried_again { State::Installed } else { State::Unbounded };
