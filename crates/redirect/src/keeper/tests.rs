@@ -229,7 +229,7 @@ async fn routes_that_cannot_be_read_for_a_moment_at_the_start_leave_the_uplinks_
     assert_eq!(keeper.uplinks.as_ref().map(Decision::current), Some(&ens4));
 }
 
-/// Whoever changed another table left the kernel's counter as it was.
+/// A program that changes another table leaves the kernel's counter as it was.
 #[tokio::test(start_paused = true)]
 async fn what_was_dropped_before_rules_are_restored_is_counted() {
     let _tools = fake::pretend(|_, _, _| None);
