@@ -45,7 +45,7 @@ pub struct Keeper {
     trouble: Option<Trouble>,
     /// The tool refused the chain that drops spoofed packets; not tried again until the decision changes.
     is_decision_refused: bool,
-    /// The bound on new connections was refused although a dry run accepted it; not tried again.
+    /// The bound on new connections was refused although a dry run accepted it; not tried again unless rules are restored.
     is_bound_refused: bool,
     decision: Decision<Spoofed>,
     /// `None` if they are named by a flag, or in a sidecar.

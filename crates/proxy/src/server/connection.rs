@@ -163,8 +163,8 @@ impl<I: Socket, N: NewStack> Connection<I, N> {
                 inbox.put_back(&parts.read_buf);
                 return Some(Self { io, inbox, arrival, stacks, memory, last_call, activity, place, bodies });
             }
-            let is_closed = close(&mut *io, arrival.peer, &activity, ended).await;
-            if !(is_closed && deliver(|| io.outstanding(), &activity, &mut serving).await) {
+            let may_arrive = close(&mut *io, arrival.peer, &activity, ended).await;
+            if !(may_arrive && deliver(|| io.outstanding(), &activity, &mut serving).await) {
                 place.note_reset();
             }
             None
